@@ -1,0 +1,1 @@
+"""Configuration: typed schema, TOML layers, origins."""

@@ -1,0 +1,144 @@
+"""Every setting of the daemon, typed, with its default. Frozen: changes make new objects."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all tables: an unknown key is an error."""
+
+
+class Paths(Table):
+    """Folders; empty = the platform's default (XDG, or systemd's directories)."""
+
+    models: str = ""
+    runtime: str = ""
+    """Holds the sockets; mode 0700."""
+    cache: str = ""
+    state: str = ""
+
+
+class Daemon(Table):
+    max_queue: int = 512
+    """Requests that may wait over all clients and models."""
+    max_client_requests: int = 256
+    """Unfinished requests of one client."""
+    max_clients: int = 1024
+    max_frame: int = 8 * 1024 * 1024
+    heartbeat_s: float = 1.0
+    client_timeout_s: float = 30.0
+    """A client silent for longer, with nothing to send to, is forgotten."""
+    session_ttl_s: float = 60.0
+    """How long requests of a vanished connection may be resumed or answered."""
+    out_buffer_bytes: int = 256 * 1024
+    """Per client: undelivered output past which a request ends as slow_consumer."""
+    keep_alive_s: float = 300.0
+    """Idle time before a model unloads; negative = never. The default model never unloads."""
+    memory_limit: int = 0
+    """Bytes the ledger may grant on the host; 0 = what is available less a reserve."""
+    memory_reserve: int = 1 << 30
+    load_timeout_s: float = 600.0
+    stall_s: float = 60.0
+    """A worker with work and no step for this long is reported stalled; at twice, restarted."""
+    drain_s: float = 30.0
+    events_hz: float = 2.0
+    tcp: str = ""
+    """tcp endpoints need CURVE keys and an allow-list; without them the daemon refuses to start."""
+
+
+class Text(Table):
+    """The text process: chat templates and tokenization."""
+
+    timeout_s: float = 10.0
+    max_output_chars: int = 8_000_000
+
+
+class Engine(Table):
+    """Sizes and modes of an engine worker; 0 or `auto` = derived."""
+
+    device: str = "auto"
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    threads: int = 0
+    max_context: int = 0
+    max_sequences: int = 64
+    token_budget: int = 0
+    chunk: int = 0
+    block_size: int = 16
+    kv_blocks: int = 0
+    kv_bytes: int = 0
+    kv_format: Literal["auto", "fp32", "bf16", "fp16", "int8", "fp8"] = "auto"
+    prefix_cache: bool = True
+    batching: Literal["continuous", "static"] = "continuous"
+    expand_gqa: bool = False
+    """Baseline: every query head keeps a K/V of its own."""
+    max_draft: int = 4
+    skip_ahead: int = 16
+    """How far behind a request that does not fit a smaller one may be picked."""
+    ageing_s: float = 10.0
+    """Waiting this long raises a request by one priority level."""
+    memory: int = 0
+    """Bytes this worker may use; set by the front from its ledger."""
+
+
+class Plugins(Table):
+    """Pins: a plugin name per kind; empty = the resolver chooses."""
+
+    architecture: str = ""
+    parallel: str = ""
+    quantizer: str = ""
+    kv: str = ""
+    attention: str = ""
+    draft: str = "none"
+    disable: tuple[str, ...] = ()
+
+
+class Model(Table):
+    """Settings of one model, over the general ones."""
+
+    path: str = ""
+    engine: dict[str, Any] = {}
+    plugins: dict[str, Any] = {}
+    chat_template: str = ""
+    """A jinja file to use in place of the model's own template."""
+    keep_alive_s: float | None = None
+
+
+class Log(Table):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "text", "json"] = "auto"
+
+
+class Config(Table):
+    default_model: str = "smollm2-135m"
+    preload: bool = True
+    """Load the default model at start."""
+    paths: Paths = Paths()
+    daemon: Daemon = Daemon()
+    text: Text = Text()
+    engine: Engine = Engine()
+    plugins: Plugins = Plugins()
+    plugin: dict[str, dict[str, dict[str, Any]]] = {}
+    """`[plugin.KIND.NAME]`: options of a plugin, checked against its own struct."""
+    models: dict[str, Model] = {}
+    log: Log = Log()
+
+    def for_model(self, name: str) -> Config:
+        """Return this config with the overrides of `[models.NAME]` merged in. Raises ValueError."""
+        model = self.models.get(name)
+        if model is None:
+            return self
+        return msgspec.structs.replace(
+            self,
+            engine=_merged(self.engine, model.engine, f"models.{name}.engine"),
+            plugins=_merged(self.plugins, model.plugins, f"models.{name}.plugins"),
+        )
+
+
+def _merged(base: Any, over: dict[str, Any], where: str) -> Any:
+    try:
+        return msgspec.convert(msgspec.structs.asdict(base) | over, type(base))
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{where}: {error}") from None

@@ -1,0 +1,102 @@
+"""What one step runs, as plain arrays that can be sent to a rank, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from inferd.plugin.types import StepCounts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from inferd.engine.request import Sequence
+    from inferd_client.protocol import SamplingParams, TokenLogprob
+
+
+class Row(NamedTuple):
+    """One sequence in a plan: which of its tokens run in this step."""
+
+    seq: Sequence
+    start: int
+    """Position of the first token that runs (= tokens already in the cache)."""
+    num_tokens: int
+    drafts: tuple[int, ...] = ()
+    """Draft tokens appended after the sequence's own last token; num_tokens counts them."""
+    samples: bool = True
+    """False for a prefill chunk that does not reach the last token."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """The decision of one scheduler step, in row order decode, verify, prefill."""
+
+    rows: list[Row]
+    counts: StepCounts
+    preempted: list[Sequence] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.num_tokens for row in self.rows)
+
+
+class SlotInit(NamedTuple):
+    """A sequence that entered: what the sampler must know of it from now on."""
+
+    slot: int
+    seed: int
+    sampling: SamplingParams
+    num_prompt: int
+    tokens: list[int]
+    """Prompt and any output from before a preemption."""
+    eos_ids: tuple[int, ...]
+    bad_word_ids: tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Flat, ragged arrays of one step. T tokens, B sequences, G groups, M blocks a table, R sampled rows."""
+
+    counts: StepCounts
+    token_ids: NDArray[np.int32]  # [T]
+    positions: NDArray[np.int32]  # [T]
+    cu_seqlens: NDArray[np.int32]  # [B + 1]
+    context_lens: NDArray[np.int32]  # [B]
+    block_tables: NDArray[np.int32]  # [G, B, M]
+    slots: NDArray[np.int64]  # [G, T]
+    sample_rows: NDArray[np.int32]  # [R] rows of T
+    seq_slots: NDArray[np.int32]  # [B] executor slot of each sequence
+    draft_lens: NDArray[np.int32]  # [B] drafts at the end of each sequence's rows; 0 = none
+    sampling_seqs: NDArray[np.int32]  # [S] indices into B of sequences that sample, in row order
+    prompt_rows: tuple[tuple[int, int], ...] = ()
+    """(index into B, wanted top) of sequences whose prompt rows need logprobs in this step."""
+    enter: list[SlotInit] = field(default_factory=list)
+    leave: list[int] = field(default_factory=list)
+
+    @property
+    def num_seqs(self) -> int:
+        return len(self.context_lens)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+
+class RowOutput(NamedTuple):
+    """What one sampling sequence got from a step."""
+
+    ids: Seq[int]
+    """Accepted drafts and the token sampled after them: 1 to k + 1 ids. Empty: bad numerics."""
+    logprobs: Seq[TokenLogprob] | None = None
+    error: str = ""
+
+
+class StepOutput(NamedTuple):
+    """Outputs in the order of the batch's sampling sequences, and prompt logprobs by index into B."""
+
+    rows: list[RowOutput]
+    prompt_logprobs: dict[int, list[TokenLogprob]]
+    elapsed_s: float

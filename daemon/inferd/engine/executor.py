@@ -1,0 +1,27 @@
+"""Where the model runs, seen from the engine loop: submit a batch, collect its outputs in order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inferd.engine.batch import Batch, StepOutput
+
+
+class Executor(ABC):
+    """Local, or spread over ranks. Steps are collected in the order they were submitted."""
+
+    depth: int = 1
+    """Steps that may be in flight at once."""
+
+    @abstractmethod
+    def submit(self, batch: Batch) -> None:
+        """Start one step. Raises RuntimeError when the device or a rank is lost."""
+
+    @abstractmethod
+    def collect(self) -> StepOutput:
+        """Wait for the oldest step in flight."""
+
+    def close(self) -> None:
+        """Release the device and end the ranks."""

@@ -1,0 +1,86 @@
+"""The unit of scheduling: one choice of one request. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inferd.plugin.contracts import BlockTables
+    from inferd_client.protocol import FinishReason, SamplingParams, TokenLogprob
+
+
+class Phase(Enum):
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Prompt and output of one choice, and how far its KV is computed."""
+
+    key: int
+    """Unique in this worker; names the sequence to KV manager, drafter and executor."""
+    request: str
+    choice: int
+    client: str
+    tokens: list[int]
+    """Prompt, then output."""
+    num_prompt: int
+    sampling: SamplingParams
+    seed: int
+    """Of this choice: the request's seed + choice."""
+    max_tokens: int
+    eos_ids: frozenset[int] = frozenset()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    priority: int = 0
+    arrival: float = 0.0
+    deadline: float | None = None
+    queue_deadline: float | None = None
+    leader: Sequence | None = None
+    """For n > 1: choice 0, whose prefill the others wait for so that they hit its prefix."""
+
+    phase: Phase = Phase.WAITING
+    num_computed: int = 0
+    """Tokens whose KV is in the cache."""
+    num_inflight: int = 0
+    """Tokens of the step that is running."""
+    tables: BlockTables | None = None
+    slot: int = -1
+    """Row of the executor's per-sequence state while running; -1 = none."""
+    num_cached: int = 0
+    """Prompt tokens served by the prefix cache at first admission."""
+    preemptions: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    first_scheduled: float | None = None
+    aborted: bool = False
+    wait_reason: str = ""
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def limit(self) -> int:
+        """Most tokens this sequence can ever hold KV for (the last sampled one needs none)."""
+        return self.num_prompt + self.max_tokens - 1
+
+    @property
+    def needs_prompt_rows(self) -> bool:
+        """Prompt logprobs need the logits of every prompt row, so no prefix hit may skip them."""
+        return self.sampling.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt

@@ -1,0 +1,257 @@
+"""Messages between the front process and its children (engine workers, the text process).
+
+Same codec as the wire protocol: tagged msgspec structs over a ZeroMQ PAIR in the runtime directory.
+Request keys are strings the front makes; they name a request for its whole life in the worker.
+Times are CLOCK_MONOTONIC seconds, which all processes of one Linux machine share.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from inferd_client.protocol import Code, FinishReason, SamplingParams, TokenLogprob
+
+
+class Msg(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of the internal messages."""
+
+
+class ManifestEntry(Msg, array_like=True):
+    """One active plugin, as parent and worker must agree on it."""
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    target: str
+    options_hash: str
+
+
+# --- front to engine worker -------------------------------------------------------------------
+
+
+class Submit(Msg, tag="submit"):
+    key: str
+    client: str
+    """Fairness is over clients."""
+    prompt: list[int]
+    sampling: SamplingParams
+    """`max_tokens` and `seed` are resolved; stop strings stay with the front."""
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    eos_ids: tuple[int, ...] = ()
+    priority: int = 0
+    arrival: float = 0.0
+    deadline: float | None = None
+    queue_deadline: float | None = None
+
+
+class Abort(Msg, tag="abort"):
+    """End a request now, or one choice of it (its stop string matched). No output follows."""
+
+    key: str
+    choice: int | None = None
+
+
+class Stop(Msg, tag="stop"):
+    """Exit at once; the front has answered all requests."""
+
+
+EngineIn = Submit | Abort | Stop
+
+
+# --- engine worker to front -------------------------------------------------------------------
+
+
+class LoadProgress(Msg, tag="load_progress"):
+    phase: str
+    done: int = 0
+    total: int = 0
+
+
+class ModelCard(Msg):
+    """What the front must know of a loaded model; nothing of it needs torch."""
+
+    architecture: str
+    dtype: str
+    device: str
+    vocab_size: int
+    context: int
+    eos_ids: tuple[int, ...]
+    pieces: list[bytes]
+    """UTF-8 bytes of each token id (b"" for special tokens): the front detokenizes with it."""
+    special_ids: tuple[int, ...]
+    plugins: dict[str, str]
+    manifest: tuple[ManifestEntry, ...]
+    rejected: tuple[tuple[str, str, str], ...] = ()
+    """(kind, name, why) of plugins not chosen."""
+    exactness: str = ""
+    exactness_by: str = ""
+    eager_because: str = ""
+    shape: dict[str, int] = {}
+    shape_origin: dict[str, str] = {}
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+    weights_note: str = ""
+    """How the weights are computed on, e.g. that they were dequantised."""
+
+
+class Ready(Msg, tag="ready"):
+    card: ModelCard
+    pid: int
+
+
+class LoadFailed(Msg, tag="load_failed"):
+    code: Code
+    message: str
+
+
+class SeqOutput(Msg, array_like=True):
+    """New tokens of one choice of one request after a step."""
+
+    key: str
+    choice: int
+    ids: tuple[int, ...]
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    """Set when a stop or EOS token ended it; that token is the last of `ids` all the same."""
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    cached_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    preemptions: int = 0
+    first_scheduled: float | None = None
+    """With the first output only."""
+
+
+class SeqError(Msg, array_like=True):
+    """A request that ends without its tokens: refused, timed out, bad numerics."""
+
+    key: str
+    code: Code
+    message: str
+    field: str | None = None
+    limit: float | None = None
+
+
+class SeqState(Msg, array_like=True):
+    """Where an unfinished request stands; sent for requests that changed or once a second."""
+
+    key: str
+    state: Literal["waiting", "prefill", "decode", "preempted"]
+    done: int
+    total: int
+    reason: str = ""
+
+
+class StepStats(Msg, array_like=True):
+    """Gauges and increments of one step."""
+
+    now: float
+    prefill_s: float
+    """Time of this step charged to each phase by its share of tokens."""
+    decode_s: float
+    running: int
+    waiting: int
+    prefilling: int
+    decoding: int
+    verifying: int
+    preempted: int
+    """Waiting requests that ran before."""
+    kv_total: int
+    kv_free: int
+    kv_cached: int
+    prefix_queries: int
+    """Totals since load."""
+    prefix_hits: int
+    preemptions: int
+    prefill_tokens: int
+    """Increments of this step."""
+    decode_tokens: int
+    drafted: int
+    accepted: int
+
+
+class StepReport(Msg, tag="step"):
+    """The one message a step."""
+
+    outputs: list[SeqOutput]
+    errors: list[SeqError]
+    states: list[SeqState]
+    stats: StepStats
+
+
+class Idle(Msg, tag="idle"):
+    """Sent about once a second while there is no work: the worker lives."""
+
+    now: float
+
+
+EngineOut = LoadProgress | Ready | LoadFailed | StepReport | Idle
+
+
+# --- front to text process --------------------------------------------------------------------
+
+
+class TextOpen(Msg, tag="open"):
+    """Load the tokenizer and template of a model."""
+
+    model: str
+    path: str
+    """GGUF file, HF directory, or `bytes:` for the built-in byte vocabulary of the fake engine."""
+
+
+class TextClose(Msg, tag="close"):
+    model: str
+
+
+class TextJob(Msg, tag="job"):
+    """Render and/or tokenize. Exactly one of text and messages is set."""
+
+    key: str
+    model: str
+    text: str | None = None
+    messages: list[Any] | None = None
+    tools: list[Any] | None = None
+    template_args: dict[str, Any] = {}
+    add_bos: bool = True
+    special_tokens: bool = False
+    bad_words: tuple[str, ...] = ()
+
+
+TextIn = TextOpen | TextClose | TextJob
+
+
+# --- text process to front --------------------------------------------------------------------
+
+
+class TextReady(Msg, tag="text_ready"):
+    model: str
+    error: str = ""
+    has_template: bool = False
+
+
+class TextResult(Msg, tag="text_result"):
+    key: str
+    ids: list[int] = []
+    text: str | None = None
+    """The rendered prompt, for `render`."""
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    error: str = ""
+    """Set when the template or the input was at fault; the request fails with invalid_param."""
+    field: str | None = None
+
+
+TextOut = TextReady | TextResult
+
+_encode = msgspec.msgpack.Encoder().encode
+engine_in = msgspec.msgpack.Decoder(EngineIn)
+engine_out = msgspec.msgpack.Decoder(EngineOut)
+text_in = msgspec.msgpack.Decoder(TextIn)
+text_out = msgspec.msgpack.Decoder(TextOut)
+
+
+def pack(message: Msg) -> bytes:
+    return _encode(message)

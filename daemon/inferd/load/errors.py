@@ -1,0 +1,5 @@
+"""The one error of loading."""
+
+
+class LoadError(ValueError):
+    """A model cannot be loaded. The message names the file and the field or tensor, and the remedy."""
