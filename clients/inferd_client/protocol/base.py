@@ -1,0 +1,13 @@
+"""The two bases of all messages: what is sent to the daemon, what comes from it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of everything a client sends."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of everything the daemon sends."""
