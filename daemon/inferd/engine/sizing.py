@@ -1,0 +1,125 @@
+"""Derive an `EngineShape` from configuration, model and memory. Pure arithmetic, no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from inferd.engine.shape import EngineShape
+from inferd.load.errors import LoadError
+
+if TYPE_CHECKING:
+    from inferd.config.schema import Engine
+    from inferd.plugin.types import KVLayout, ModelSpec, TensorMeta
+
+DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+DEFAULT_CHUNK = 512
+RUNTIME_BYTES = 400 << 20
+"""Interpreter, torch and its libraries, resident before any model."""
+HOST_POOL_BYTES = 2 << 30
+"""KV pool on the host unless configured: a workstation's memory is not ours alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """What a worker may use, and what is taken before the KV pool."""
+
+    grant: int
+    """Bytes from the front's ledger; 0 = no limit was given."""
+    weights: int
+    activations: int
+
+    @property
+    def for_kv(self) -> int | None:
+        """Bytes left for KV blocks; None = unlimited."""
+        if not self.grant:
+            return None
+        return max(0, self.grant - self.weights - self.activations - RUNTIME_BYTES)
+
+
+def weight_bytes(tensors: Iterable[TensorMeta], dtype: str) -> int:
+    """Bytes of all weights once dequantised to `dtype`."""
+    return sum(math.prod(t.shape) for t in tensors) * DTYPE_BYTES[dtype]
+
+
+def activation_bytes(token_budget: int, hidden: int, inner: int, vocab: int, sampled_rows: int) -> int:
+    """Upper estimate of the live activations of one step, in float32."""
+    per_token = 4 * (6 * hidden + 3 * inner)
+    return token_budget * per_token + 3 * sampled_rows * vocab * 4
+
+
+def derive_shape(
+    config: Engine, spec: ModelSpec, layouts: Sequence[KVLayout], budget: MemoryBudget, *, drafting: bool, on_host: bool
+) -> EngineShape:
+    """Choose every size and say where it came from.
+
+    Raises LoadError with the numbers, and the context that would fit, when not even one sequence of
+    the asked context has room.
+    """
+    origin: dict[str, str] = {}
+
+    def pick(name: str, configured: int, fallback: int, source: str) -> int:
+        origin[name] = "config" if configured else source
+        return configured or fallback
+
+    context = pick("max_context", config.max_context, spec.trained_context, "model")
+    sequences = pick("max_sequences", config.max_sequences, 64, "default")
+    max_draft = config.max_draft if drafting else 0
+    origin["max_draft"] = "config" if drafting else "no draft plugin"
+    chunk = pick("chunk", config.chunk, min(DEFAULT_CHUNK, context), "default")
+    token_budget = pick(
+        "token_budget", config.token_budget, max(chunk, sequences * (1 + max_draft)), "chunk and sequences"
+    )
+    if token_budget < sequences * (1 + max_draft):
+        raise LoadError(
+            f"engine.token_budget {token_budget} is below max_sequences x (1 + max_draft) = "
+            f"{sequences * (1 + max_draft)}: lower engine.max_sequences or raise the budget"
+        )
+    origin["block_size"] = "config"
+    block_bytes = sum(layout.bytes_per_block for layout in layouts)
+    per_sequence = -(-context // config.block_size)
+    blocks, origin["num_blocks"] = _num_blocks(config, per_sequence, sequences, block_bytes, budget, on_host)
+    if blocks < per_sequence:
+        if config.max_context or config.kv_blocks or config.kv_bytes:
+            _refuse(context, blocks * config.block_size, per_sequence * block_bytes, blocks * block_bytes, budget)
+        context = blocks * config.block_size
+        origin["max_context"] = f"memory: the model's {spec.trained_context} do not fit"
+        if context < min(256, spec.trained_context):
+            _refuse(spec.trained_context, context, per_sequence * block_bytes, blocks * block_bytes, budget)
+    return EngineShape(
+        max_context=context,
+        max_sequences=sequences,
+        token_budget=token_budget,
+        chunk=min(chunk, token_budget),
+        block_size=config.block_size,
+        num_blocks=blocks,
+        max_draft=max_draft,
+        origin=origin,
+    )
+
+
+def _num_blocks(
+    config: Engine, per_sequence: int, sequences: int, block_bytes: int, budget: MemoryBudget, on_host: bool
+) -> tuple[int, str]:
+    if config.kv_blocks:
+        return config.kv_blocks, "config"
+    if config.kv_bytes:
+        return config.kv_bytes // block_bytes, "config kv_bytes"
+    useful = per_sequence * sequences
+    room = budget.for_kv
+    cap = max(HOST_POOL_BYTES, per_sequence * block_bytes) if on_host or room is None else room
+    allowed = cap if room is None else min(cap, room)
+    if allowed >= useful * block_bytes:
+        return useful, "max_sequences x max_context"
+    return allowed // block_bytes, "memory grant" if room is not None and room < cap else "host default"
+
+
+def _refuse(context: int, fits: int, need: int, have: int, budget: MemoryBudget) -> None:
+    mib = 1 << 20
+    raise LoadError(
+        f"one sequence of {context} tokens needs {need // mib} MiB of KV, {have // mib} MiB are left of "
+        f"{budget.grant // mib} MiB (weights {budget.weights // mib}, activations {budget.activations // mib}): "
+        f"set engine.max_context to {fits} or less, use a smaller model, or raise daemon.memory_limit"
+    )
