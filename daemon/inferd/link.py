@@ -7,13 +7,14 @@ Times are CLOCK_MONOTONIC seconds, which all processes of one Linux machine shar
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, dataclass_transform
 
 import msgspec
 
 from inferd_client.protocol import Code, FinishReason, SamplingParams, TokenLogprob
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Msg(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of the internal messages."""
 
