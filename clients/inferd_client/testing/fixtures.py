@@ -1,0 +1,1 @@
+"""Pytest fixtures for applications that talk to inferd."""

@@ -1,0 +1,94 @@
+"""Sizes follow config, then model, then memory, and a refusal carries the numbers."""
+
+import pytest
+
+from inferd.config.schema import Engine
+from inferd.engine.sizing import RUNTIME_BYTES, MemoryBudget, activation_bytes, derive_shape, weight_bytes
+from inferd.load.errors import LoadError
+from inferd.plugin.types import DenseMlp, Gqa, KVGroup, KVLayout, KVPlane, LayerSpec, ModelSpec, RopeSpec, TensorMeta
+
+SPEC = ModelSpec(
+    architecture="llama",
+    vocab_size=1000,
+    hidden_size=64,
+    layers=(LayerSpec(Gqa(4, 2, 16, scale=0.25), DenseMlp(128)),) * 2,
+    ropes={"main": RopeSpec(1e4, 16)},
+    norm_eps=1e-5,
+    trained_context=2048,
+    tied_embeddings=True,
+)
+GROUP = KVGroup((0, 1), (KVPlane("k", 2, 16), KVPlane("v", 2, 16)))
+LAYOUT = KVLayout(GROUP, "fp32", 16)
+BLOCK = 2 * 2 * 2 * 16 * 4 * 16  # layers, planes, heads, width, bytes, tokens
+UNLIMITED = MemoryBudget(0, 0, 0)
+
+
+def shape(config: Engine = Engine(), budget: MemoryBudget = UNLIMITED, **kwargs: bool):
+    return derive_shape(config, SPEC, [LAYOUT], budget, **{"drafting": False, "on_host": True, **kwargs})
+
+
+def grant(blocks: int) -> MemoryBudget:
+    return MemoryBudget(RUNTIME_BYTES + 100 + blocks * BLOCK, 60, 40)
+
+
+def test_block_bytes_are_what_the_layout_says():
+    assert LAYOUT.bytes_per_block == BLOCK
+
+
+def test_defaults_come_from_the_model_and_cover_every_sequence():
+    s = shape()
+    assert (s.max_context, s.max_sequences, s.chunk, s.max_draft) == (2048, 64, 512, 0)
+    assert s.num_blocks == 64 * 128
+    assert s.origin["max_context"] == "model"
+    assert s.token_budget >= s.max_sequences
+
+
+def test_config_wins_and_is_named_as_origin():
+    s = shape(Engine(max_context=512, max_sequences=4, chunk=32, token_budget=64, kv_blocks=40))
+    assert (s.max_context, s.max_sequences, s.chunk, s.token_budget, s.num_blocks) == (512, 4, 32, 64, 40)
+    assert {s.origin[k] for k in ("max_context", "max_sequences", "chunk", "token_budget", "num_blocks")} == {"config"}
+
+
+def test_drafting_widens_the_budget():
+    assert shape(Engine(max_draft=5, max_sequences=200), drafting=True).token_budget >= 200 * 6
+
+
+def test_budget_below_one_step_of_decodes_is_refused():
+    with pytest.raises(LoadError, match="token_budget 10 is below"):
+        shape(Engine(token_budget=10, max_sequences=64))
+
+
+def test_kv_bytes_are_turned_into_whole_blocks():
+    assert shape(Engine(kv_bytes=130 * BLOCK + 5)).num_blocks == 130
+
+
+def test_grant_limits_the_pool_and_then_the_context():
+    assert shape(budget=grant(500)).num_blocks == 500
+    small = shape(budget=grant(40))
+    assert (small.num_blocks, small.max_context) == (40, 640)
+    assert small.origin["max_context"].startswith("memory")
+
+
+def test_explicit_context_that_does_not_fit_is_refused_with_what_would():
+    with pytest.raises(LoadError, match=r"one sequence of 2048 tokens needs .* max_context to 640 or less"):
+        shape(Engine(max_context=2048), grant(40))
+
+
+def test_nearly_no_room_is_refused():
+    with pytest.raises(LoadError, match="MiB are left"):
+        shape(budget=MemoryBudget(RUNTIME_BYTES, 60, 40))
+
+
+def test_host_pool_is_capped_and_a_device_pool_is_not():
+    wide = KVLayout(KVGroup((0, 1), (KVPlane("k", 64, 128), KVPlane("v", 64, 128))), "fp32", 16)
+    host = derive_shape(Engine(), SPEC, [wide], UNLIMITED, drafting=False, on_host=True)
+    assert host.num_blocks * wide.bytes_per_block <= 2 << 30
+    device = derive_shape(Engine(), SPEC, [wide], MemoryBudget(1 << 36, 0, 0), drafting=False, on_host=False)
+    assert device.num_blocks > host.num_blocks
+
+
+def test_estimates():
+    metas = [TensorMeta("a", (10, 4), "Q4_1"), TensorMeta("b", (8,), "F32")]
+    assert weight_bytes(metas, "fp32") == 48 * 4
+    assert weight_bytes(metas, "bf16") == 48 * 2
+    assert activation_bytes(8, 64, 128, 1000, 2) > 2 * 1000 * 4
