@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, dataclass_transform
+from typing import Annotated, Any, Literal, dataclass_transform
 
 import msgspec
+
+Size = Annotated[int, msgspec.Meta(ge=0)]
+"""A count or a number of bytes; 0 mostly stands for a derived value."""
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Period = Annotated[float, msgspec.Meta(gt=0)]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
@@ -23,29 +29,29 @@ class Paths(Table):
 
 
 class Daemon(Table):
-    max_queue: int = 512
+    max_queue: Count = 512
     """Requests that may wait over all clients and models."""
-    max_client_requests: int = 256
+    max_client_requests: Count = 256
     """Unfinished requests of one client."""
-    max_clients: int = 1024
-    max_frame: int = 8 * 1024 * 1024
-    heartbeat_s: float = 1.0
-    client_timeout_s: float = 30.0
+    max_clients: Count = 1024
+    max_frame: Count = 8 * 1024 * 1024
+    heartbeat_s: Period = 1.0
+    client_timeout_s: Period = 30.0
     """A client silent for longer, with nothing to send to, is forgotten."""
-    session_ttl_s: float = 60.0
+    session_ttl_s: Seconds = 60.0
     """How long requests of a vanished connection may be resumed or answered."""
-    out_buffer_bytes: int = 256 * 1024
+    out_buffer_bytes: Count = 256 * 1024
     """Per client: undelivered output past which a request ends as slow_consumer."""
     keep_alive_s: float = 300.0
     """Idle time before a model unloads; negative = never. The default model never unloads."""
-    memory_limit: int = 0
+    memory_limit: Size = 0
     """Bytes the ledger may grant on the host; 0 = what is available less a reserve."""
-    memory_reserve: int = 1 << 30
-    load_timeout_s: float = 600.0
-    stall_s: float = 60.0
+    memory_reserve: Size = 1 << 30
+    load_timeout_s: Period = 600.0
+    stall_s: Period = 60.0
     """A worker with work and no step for this long is reported stalled; at twice, restarted."""
-    drain_s: float = 30.0
-    events_hz: float = 2.0
+    drain_s: Seconds = 30.0
+    events_hz: Period = 2.0
     tcp: str = ""
     """tcp endpoints need CURVE keys and an allow-list; without them the daemon refuses to start."""
 
@@ -53,8 +59,8 @@ class Daemon(Table):
 class Text(Table):
     """The text process: chat templates and tokenization."""
 
-    timeout_s: float = 10.0
-    max_output_chars: int = 8_000_000
+    timeout_s: Period = 10.0
+    max_output_chars: Count = 8_000_000
 
 
 class Engine(Table):
@@ -62,25 +68,25 @@ class Engine(Table):
 
     device: str = "auto"
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    threads: int = 0
-    max_context: int = 0
-    max_sequences: int = 64
-    token_budget: int = 0
-    chunk: int = 0
-    block_size: int = 16
-    kv_blocks: int = 0
-    kv_bytes: int = 0
+    threads: Size = 0
+    max_context: Size = 0
+    max_sequences: Count = 64
+    token_budget: Size = 0
+    chunk: Size = 0
+    block_size: Count = 16
+    kv_blocks: Size = 0
+    kv_bytes: Size = 0
     kv_format: Literal["auto", "fp32", "bf16", "fp16", "int8", "fp8"] = "auto"
     prefix_cache: bool = True
     batching: Literal["continuous", "static"] = "continuous"
     expand_gqa: bool = False
     """Baseline: every query head keeps a K/V of its own."""
-    max_draft: int = 4
-    skip_ahead: int = 16
+    max_draft: Size = 4
+    skip_ahead: Size = 16
     """How far behind a request that does not fit a smaller one may be picked."""
-    ageing_s: float = 10.0
+    ageing_s: Period = 10.0
     """Waiting this long raises a request by one priority level."""
-    memory: int = 0
+    memory: Size = 0
     """Bytes this worker may use; set by the front from its ledger."""
 
 
