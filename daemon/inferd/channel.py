@@ -1,0 +1,83 @@
+"""One typed two-way link between the front and a child: a ZeroMQ PAIR over an ipc path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
+import zmq
+
+from inferd.link import Msg, pack
+
+if TYPE_CHECKING:
+    from msgspec.msgpack import Decoder
+
+T = TypeVar("T")
+
+CHILD_HWM = 1000
+"""Messages a child may be ahead of a busy front before its send waits."""
+
+
+class ChannelError(RuntimeError):
+    """The other end sent what is not one of its messages."""
+
+
+class Channel(Generic[T]):
+    """Send and receive the messages of `inferd.link`; `decoder` names what this end receives.
+
+    The end that binds is the front: its sends never block and are bounded by its own request queue.
+    A child connects and its sends wait when the front is behind, so that nothing is ever lost.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        bind: bool,
+        decoder: Decoder[T],
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
+        self.path = str(path)
+        self._bound = bind
+        self._decoder = decoder
+        self._own_context = context is None
+        self._context = context or zmq.Context()
+        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
+        self.socket.set(zmq.LINGER, 0 if bind else 2000)
+        self.socket.set(zmq.SNDHWM, 0 if bind else CHILD_HWM)
+        self.socket.set(zmq.RCVHWM, CHILD_HWM if bind else 0)
+        if bind:
+            self.socket.bind(f"ipc://{self.path}")
+        else:
+            self.socket.connect(f"ipc://{self.path}")
+
+    def send(self, message: Msg) -> None:
+        """Queue one message; it leaves in order."""
+        self.socket.send(pack(message), zmq.DONTWAIT if self._bound else 0)
+
+    def recv_all(self, limit: int = 1024) -> list[T]:
+        """Return what has arrived, oldest first, at most `limit`. Raises ChannelError."""
+        messages: list[T] = []
+        while len(messages) < limit:
+            try:
+                body = self.socket.recv(zmq.DONTWAIT)
+            except zmq.Again:
+                break
+            try:
+                messages.append(self._decoder.decode(body))
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise ChannelError(f"{self.path}: {error}") from None
+        return messages
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until something can be received; False when the time is over."""
+        return bool(self.socket.poll(None if timeout_s is None else int(timeout_s * 1000)))
+
+    def close(self) -> None:
+        """Close the socket; the end that bound removes the path."""
+        self.socket.close()
+        if self._own_context:
+            self._context.term()
+        if self._bound:
+            Path(self.path).unlink(missing_ok=True)
