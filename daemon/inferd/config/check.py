@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from inferd.config.errors import ConfigError
 from inferd.config.schema import Config
+from inferd.plugin.types import KINDS
 
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
@@ -24,6 +25,9 @@ def check(values: dict[str, Any], source: str) -> Config:
         config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {_explain(str(error), values)}") from None
+    for kind in config.plugin:
+        if kind not in KINDS:
+            raise ConfigError(f"{source}: unknown key `plugin.{kind}`; kinds of plugins: {', '.join(KINDS)}")
     for name in config.models:
         try:
             config.for_model(name)
@@ -48,7 +52,7 @@ def known_keys(table: type[msgspec.Struct] = Config, prefix: str = "") -> Iterat
     for item in msgspec.structs.fields(table):
         if isinstance(item.type, type) and issubclass(item.type, msgspec.Struct):
             yield from known_keys(item.type, f"{prefix}{item.name}.")
-        elif item.name not in _MAPS:
+        elif f"{prefix}{item.name}" not in _MAPS:
             yield f"{prefix}{item.name}"
 
 
@@ -77,7 +81,19 @@ def _explain_under(path: str, text: str) -> str:
     if unknown:
         key = ".".join(filter(None, (path, unknown["name"])))
         return f"unknown key `{key}`{nearest(key)}"
-    return f"`{path}`: {text[:1].lower()}{text[1:]}"
+    if text.startswith("Invalid enum value"):
+        text += f"; one of: {', '.join(map(str, _choices(path)))}"
+    return f"`{path}`: {text[:1].lower()}{text[1:].replace('`object`', 'a table')}"
+
+
+def _choices(path: str) -> tuple[Any, ...]:
+    """Return the values a setting may take, if it is a choice."""
+    table, _, name = path.rpartition(".")
+    node: Any = Config
+    for part in [table.rsplit(".", 1)[-1]] if table else []:
+        node = get_type_hints(node).get(part, Config)
+    hint = get_type_hints(node).get(name)
+    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def _real_names(path: str, values: dict[str, Any]) -> str:
@@ -89,5 +105,8 @@ def _real_names(path: str, values: dict[str, Any]) -> str:
         try:
             msgspec.convert({head: {name: value}}, Config)
         except msgspec.ValidationError:
-            return f"{head}.{name}{tail.replace('[...]', '.*')}"
+            if tail.startswith("[...]"):
+                bad = next((k for k, v in value.items() if not isinstance(v, dict)), "*")
+                tail = f".{bad}{tail.removeprefix('[...]')}"
+            return f"{head}.{name}{tail}"
     return path

@@ -1,0 +1,55 @@
+"""What the global options say, resolved only when a command asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from inferd.config.layers import Loaded
+    from inferd.config.paths import RuntimePaths
+    from inferd.load.store import Store
+
+
+class State:
+    """Handed to commands as `ctx.obj`."""
+
+    def __init__(self, config_path: str | None, settings: tuple[str, ...], runtime: str | None) -> None:
+        self.config_path = config_path
+        self.settings = settings
+        self.runtime = runtime
+
+    def override(self, more: Mapping[str, Any], *, config_path: str | None, settings: tuple[str, ...]) -> State:
+        """Return a state with a command's own options on top."""
+        state = State(config_path or self.config_path, (*self.settings, *settings), self.runtime)
+        state._more = more
+        return state
+
+    _more: Mapping[str, Any] = {}
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        from inferd.config.layers import load_config, parse_setting
+
+        overrides = dict(map(parse_setting, self.settings)) | dict(self._more)
+        if self.runtime:
+            overrides["paths.runtime"] = self.runtime
+        return load_config(self.config_path, overrides)
+
+    @cached_property
+    def paths(self) -> RuntimePaths:
+        from inferd.config.paths import RuntimePaths
+
+        return RuntimePaths.of(self.loaded.config)
+
+    @cached_property
+    def store(self) -> Store:
+        from inferd.load.store import Store
+
+        return Store(self.paths.models)
+
+
+pass_state = click.make_pass_decorator(State)
