@@ -41,6 +41,10 @@ class ModelStatus(Reply):
     """The plugin that lowers it most."""
     eager_because: str = ""
     shape: dict[str, int] = {}
+    shape_origin: dict[str, str] = {}
+    """Where each size of `shape` came from."""
+    weights_note: str = ""
+    """How the weights are computed on, e.g. that they were dequantised."""
     weight_bytes: int | None = None
     kv_bytes: int | None = None
     kv_blocks_total: int | None = None
