@@ -113,6 +113,22 @@ class ConfigView(Protocol):
     def str(self, key: str, default: Any = ...) -> Any: ...
     def raw(self, key: str, default: Any = ...) -> Any: ...
 
+    def table(self, key: str, default: Any = ...) -> Any:
+        """Return a nested table as a view of its own."""
+        ...
+
+    def keys(self) -> list[str]:
+        """Return the keys that are set; a null counts as absent everywhere."""
+        ...
+
+    def tensor(self, name: str) -> TensorMeta | None:
+        """Describe a tensor of the checkpoint: its presence can decide a flag (biases, tied head)."""
+        ...
+
+    def floats(self, name: str) -> tuple[float, ...]:
+        """Read a small float tensor that belongs to the spec rather than to the weights."""
+        ...
+
 
 class Architecture(Plugin):
     """Read a checkpoint's configuration into a `ModelSpec` and name its tensors."""

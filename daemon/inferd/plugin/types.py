@@ -46,6 +46,8 @@ class RopeSpec:
     high_freq_factor: float = 4.0
     short_factor: tuple[float, ...] | None = None
     long_factor: tuple[float, ...] | None = None
+    freq_factors: tuple[float, ...] | None = None
+    """Divisor of each of the dim / 2 frequencies, over any `kind` (GGUF tensor `rope_freqs.weight`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ class TensorRule(NamedTuple):
     """Where one parameter of the `Decoder` comes from in a checkpoint."""
 
     target: str
-    """Parameter name in `Decoder`, e.g. `layers.3.attn.q.weight`."""
+    """Parameter name in `Decoder`, e.g. `layers.3.attn.q.weight`; empty = known but no parameter
+    (already read into the spec, or derived from it)."""
     source: str
     unpermute_heads: int = 0
     """Non-zero: rows of each of this many heads were interleaved by the llama GGUF converter."""
@@ -152,9 +155,9 @@ class PackedWeight:
 
     dense      planes: weight [*shape]
     u4_group   planes: codes uint8 [N, K/2] (low nibble = even column), scales [N, K/group],
-               mins [N, K/group]; value = code * scale + min, code in 0..15
+               optional mins [N, K/group]; value = (code - zero) * scale (+ min), code in 0..15
     i8_group   planes: codes int8 [N, K], scales [N, K/group], optional mins [N, K/group];
-               value = code * scale (+ min)
+               value = (code - zero) * scale (+ min)
     i8_channel planes: codes int8 [N, K], scales [N]
     fp8        planes: codes float8_e4m3fn [N, K], scales [N] or [N/block, K/block]
     fp4_block  planes: codes uint8 [N, K/2], scales [N, K/group]
@@ -167,6 +170,8 @@ class PackedWeight:
     planes: Mapping[str, torch.Tensor]
     group: int = 0
     """Columns that share a scale; 0 where the form has no groups."""
+    zero: int = 0
+    """Code that stands for 0 in u4_group and i8_group, e.g. 8 for symmetric 4 bits."""
     permutation: torch.Tensor | None = None
     """Input column order (activation-ordered GPTQ); None = identity."""
 
