@@ -11,23 +11,13 @@ from typing import Any, Literal, dataclass_transform
 
 import msgspec
 
+from inferd.plugin.manifest import ManifestEntry
 from inferd_client.protocol import Code, FinishReason, SamplingParams, TokenLogprob
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Msg(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of the internal messages."""
-
-
-class ManifestEntry(Msg, array_like=True):
-    """One active plugin, as parent and worker must agree on it."""
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    target: str
-    options_hash: str
 
 
 # --- front to engine worker -------------------------------------------------------------------

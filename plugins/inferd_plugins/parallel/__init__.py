@@ -1,1 +1,1 @@
-"""..."""
+"""Parallel strategies: how a model is spread over ranks."""

@@ -1,0 +1,108 @@
+"""The outcome of resolving: one plugin a kind, and why each other one was not chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from inferd.plugin.exactness import Composed, compose
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from inferd.plugin.contracts import (
+        Architecture,
+        AttentionBackend,
+        DraftModel,
+        KVManager,
+        ParallelStrategy,
+        Plugin,
+        PluginSpec,
+        Quantizer,
+    )
+    from inferd.plugin.loading import Failure
+    from inferd.plugin.sources import Source
+    from inferd.plugin.types import Kind, ModelSpec
+
+
+class Rejected(NamedTuple):
+    """A plugin that was not chosen."""
+
+    kind: Kind
+    name: str
+    reasons: tuple[str, ...]
+
+    @property
+    def why(self) -> str:
+        return "; ".join(self.reasons)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen plugin; `object` is built at first use and is then always the same one."""
+
+    spec: PluginSpec
+    source: Source
+    cls: type[Plugin]
+    options: msgspec.Struct | None
+    pinned: bool = False
+    note: str = ""
+    """What the plugin said when it accepted."""
+
+    @cached_property
+    def object(self) -> Plugin:
+        return self.cls(self.options)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The chosen plugins in order of resolution, and everything worth showing about the choice."""
+
+    choices: Mapping[Kind, Choice]
+    model: ModelSpec
+    rejected: tuple[Rejected, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    """Plugins merely discovered whose target could not be imported or probed."""
+
+    @cached_property
+    def exactness(self) -> Composed:
+        return compose(choice.spec for choice in self.choices.values())
+
+    @property
+    def names(self) -> dict[Kind, str]:
+        """Pins that resolve to the same choice again, e.g. in a rank."""
+        return {kind: choice.spec.name for kind, choice in self.choices.items()}
+
+    @property
+    def not_capture_safe(self) -> tuple[str, ...]:
+        """Plugins on the device path that force eager steps."""
+        path: tuple[Kind, ...] = ("attention", "parallel")
+        return tuple(
+            f"{k} {self.choices[k].spec.name}" for k in path if not self.choices[k].spec.capabilities.capture_safe
+        )
+
+    @property
+    def architecture(self) -> Architecture:
+        return cast("Architecture", self.choices["architecture"].object)
+
+    @property
+    def parallel(self) -> ParallelStrategy:
+        return cast("ParallelStrategy", self.choices["parallel"].object)
+
+    @property
+    def quantizer(self) -> Quantizer:
+        return cast("Quantizer", self.choices["quantizer"].object)
+
+    @property
+    def kv(self) -> KVManager:
+        return cast("KVManager", self.choices["kv"].object)
+
+    @property
+    def attention(self) -> AttentionBackend:
+        return cast("AttentionBackend", self.choices["attention"].object)
+
+    @property
+    def draft(self) -> DraftModel:
+        return cast("DraftModel", self.choices["draft"].object)
