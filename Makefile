@@ -1,0 +1,55 @@
+# make demo    ask the default model a question through the daemon (PROMPT="..." asks yours)
+# make test    format, lint, types and tests, as CI runs them (under 10 minutes on 2 cores)
+# make test-full   the same with the large grids whole
+# make lint    format, lint and types only
+# make clean   remove what make made
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PROMPT ?= Why is the sky blue? Answer in two sentences.
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+KEY := $(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+STAMP := $(VENV)/.installed-$(KEY)
+
+.PHONY: help venv demo model lint test test-full clean
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+venv: $(STAMP)
+
+# One install per content of pyproject.toml and constraints.txt; without changes no network is used.
+$(STAMP):
+	@python=; for name in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	  if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then echo "make: no Python 3.11 or newer found; install one or give PYTHON=..." >&2; exit 1; fi; \
+	[ -x $(BIN)/python ] || $$python -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -e '.[all]' -c constraints.txt
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+model: $(STAMP)
+	@$(BIN)/inferd pull --if-absent smollm2-135m
+
+demo: $(STAMP)
+	@$(BIN)/python -m inferd.cli.demo "$$DEMO_PROMPT"
+demo: export DEMO_PROMPT := $(value PROMPT)
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+test: lint model
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test-full: lint model
+	$(BIN)/python -m pytest -n $(JOBS) -m "full or not full"
+
+clean:
+	rm -rf $(VENV) build dist .ruff_cache .pytest_cache .hypothesis bench-out *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
