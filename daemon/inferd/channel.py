@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -48,7 +51,8 @@ class Channel(Generic[T]):
         self.socket.set(zmq.SNDHWM, 0 if bind else CHILD_HWM)
         self.socket.set(zmq.RCVHWM, CHILD_HWM if bind else 0)
         if bind:
-            self.socket.bind(f"ipc://{self.path}")
+            with private_files():
+                self.socket.bind(f"ipc://{self.path}")
         else:
             self.socket.connect(f"ipc://{self.path}")
 
@@ -81,3 +85,13 @@ class Channel(Generic[T]):
             self._context.term()
         if self._bound:
             Path(self.path).unlink(missing_ok=True)
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Make sockets bound inside readable and writable by us alone from the first moment."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
