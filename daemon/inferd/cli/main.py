@@ -35,7 +35,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return Exit.FAILURE
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  every failure becomes one line
+    except (Exception, KeyboardInterrupt) as error:
         if wants_traceback() and not isinstance(error, (click.ClickException, click.Abort, KeyboardInterrupt)):
             raise
         return report(error)
