@@ -110,6 +110,7 @@ class SeqOutput(Msg, array_like=True):
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     cached_tokens: int = 0
+    """This and the next three are totals of the choice so far."""
     drafted: int = 0
     accepted: int = 0
     preemptions: int = 0
@@ -172,6 +173,8 @@ class StepReport(Msg, tag="step"):
     errors: list[SeqError]
     states: list[SeqState]
     stats: StepStats
+    warnings: tuple[str, ...] = ()
+    """What went wrong without ending a request, e.g. a draft plugin that raised and is now off."""
 
 
 class Idle(Msg, tag="idle"):
@@ -192,6 +195,8 @@ class TextOpen(Msg, tag="open"):
     model: str
     path: str
     """GGUF file, HF directory, or `bytes:` for the built-in byte vocabulary of the fake engine."""
+    chat_template: str = ""
+    """A jinja file in place of the model's own template (`[models.NAME] chat_template`)."""
 
 
 class TextClose(Msg, tag="close"):
