@@ -37,6 +37,10 @@ class Plan:
     rows: list[Row]
     counts: StepCounts
     preempted: list[Sequence] = field(default_factory=list)
+    entered: list[Sequence] = field(default_factory=list)
+    """Sequences that got an executor slot since the last plan."""
+    left: list[int] = field(default_factory=list)
+    """Slots given up since the last plan; they may be among the entered again."""
 
     @property
     def num_tokens(self) -> int:
@@ -58,7 +62,12 @@ class SlotInit(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Flat, ragged arrays of one step. T tokens, B sequences, G groups, M blocks a table, R sampled rows."""
+    """Flat, ragged arrays of one step. T tokens, B sequences, G groups, M blocks a table, R sampled rows.
+
+    The arrays are views of the builder's fixed buffers, valid until its next `build`: an executor that
+    reads them later copies. M is the longest table of this step; blocks behind a window read as 0.
+    `leave` is applied before `enter`.
+    """
 
     counts: StepCounts
     token_ids: NDArray[np.int32]  # [T]
@@ -67,7 +76,7 @@ class Batch:
     context_lens: NDArray[np.int32]  # [B]
     block_tables: NDArray[np.int32]  # [G, B, M]
     slots: NDArray[np.int64]  # [G, T]
-    sample_rows: NDArray[np.int32]  # [R] rows of T
+    sample_rows: NDArray[np.int32]  # [R] rows of T that sample: 1 + drafts for each of sampling_seqs
     seq_slots: NDArray[np.int32]  # [B] executor slot of each sequence
     draft_lens: NDArray[np.int32]  # [B] drafts at the end of each sequence's rows; 0 = none
     sampling_seqs: NDArray[np.int32]  # [S] indices into B of sequences that sample, in row order
@@ -95,7 +104,11 @@ class RowOutput(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """Outputs in the order of the batch's sampling sequences, and prompt logprobs by index into B."""
+    """Outputs in the order of the batch's sampling sequences, and prompt logprobs by index into B.
+
+    A sequence of `prompt_rows` whose rows are positions s..e-1 gets the logprobs of its prompt tokens
+    s+1..min(e, num_prompt-1), in order: row p predicts token p + 1.
+    """
 
     rows: list[RowOutput]
     prompt_logprobs: dict[int, list[TokenLogprob]]

@@ -35,6 +35,8 @@ class Sequence:
     """Of this choice: the request's seed + choice."""
     max_tokens: int
     eos_ids: frozenset[int] = frozenset()
+    stop_ids: frozenset[int] = frozenset()
+    """Ids that end it: EOS unless ignored, and the request's own stop_token_ids."""
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     priority: int = 0
     arrival: float = 0.0
@@ -49,15 +51,20 @@ class Sequence:
     num_inflight: int = 0
     """Tokens of the step that is running."""
     tables: BlockTables | None = None
+    capacity: int = 0
+    """Tokens its blocks have room for."""
     slot: int = -1
     """Row of the executor's per-sequence state while running; -1 = none."""
     num_cached: int = 0
     """Prompt tokens served by the prefix cache at first admission."""
     preemptions: int = 0
+    skips: int = 0
+    """Smaller sequences admitted ahead of this one while it did not fit."""
     drafted: int = 0
     accepted: int = 0
     first_scheduled: float | None = None
-    aborted: bool = False
+    reusable: bool = True
+    """False: its numerics were bad, so its cached prefixes are forgotten when it is released."""
     wait_reason: str = ""
     finish: FinishReason | None = None
     stop_token: int | None = None

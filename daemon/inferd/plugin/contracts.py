@@ -237,6 +237,9 @@ class AttentionBackend(Plugin):
 class DraftModel(Plugin):
     """Propose tokens that the target model then verifies."""
 
+    active: bool = True
+    """False: never proposes (the `none` baseline), so the engine does not ask."""
+
     @abstractmethod
     def bind(self, context: DraftContext) -> None:
         """Take what the draft needs from the engine; called once, after the target is loaded."""

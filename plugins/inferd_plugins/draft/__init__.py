@@ -1,1 +1,1 @@
-"""..."""
+"""Draft models: `none`, and `ngram` (prompt lookup)."""

@@ -1,1 +1,1 @@
-"""..."""
+"""KV managers: `paged` with prefix cache, and the baselines `contiguous` and `recompute`."""
