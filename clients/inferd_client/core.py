@@ -68,6 +68,11 @@ class Core:
         self.actions: deque[Action] = deque()
         self._fatal: InferdError | None = None
 
+    @property
+    def is_welcomed(self) -> bool:
+        """Whether the daemon has answered this client before."""
+        return self.welcome is not None
+
     # what the application asks
 
     def submit(self, call: Call, now: float) -> None:

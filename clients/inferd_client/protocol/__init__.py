@@ -18,6 +18,7 @@ from .frames import (
     decode,
     encode,
     event_decoder,
+    field_of,
     request_id_of,
 )
 from .replies import (
@@ -129,5 +130,6 @@ __all__ = [
     "decode",
     "encode",
     "event_decoder",
+    "field_of",
     "request_id_of",
 ]

@@ -82,12 +82,12 @@ def decode(frames: Sequence[bytes], decoder: msgspec.msgpack.Decoder[T], *, max_
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise FrameError(str(error), Code.INVALID_PARAM, _field_of(str(error))) from None
+        raise FrameError(str(error), Code.INVALID_PARAM, field_of(str(error))) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise FrameError(f"undecodable message: {error}") from None
 
 
-def _field_of(text: str) -> str | None:
+def field_of(text: str) -> str | None:
     """Find the field a msgspec message speaks of: its path, or the unknown name it quotes."""
     if " - at `$" in text:
         return text.rsplit(" - at `$", 1)[1].rstrip("`").lstrip(".") or None
