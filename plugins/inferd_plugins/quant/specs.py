@@ -1,0 +1,32 @@
+"""Quantizers that ship with inferd. Imports no torch."""
+
+from __future__ import annotations
+
+from inferd.plugin.contracts import Capabilities, Effect, PluginSpec
+
+PLUGINS = (
+    PluginSpec(
+        name="none",
+        kind="quantizer",
+        target="inferd_plugins.quant.none:NoQuantizer",
+        exactness="bit",
+        capabilities=Capabilities(capture_safe=True),
+        priority=10,
+    ),
+    PluginSpec(
+        name="gguf",
+        kind="quantizer",
+        target="inferd_plugins.quant.gguf:GgufQuantizer",
+        # The codecs give the file's values bit for bit; the file itself was rounded when it was made.
+        exactness="approximate",
+        capabilities=Capabilities(capture_safe=True),
+        # Memory and decode time win only where a kernel computes on the packed form.
+        effects=(
+            Effect("capacity", "checkpoint_bytes", "better"),
+            Effect("capacity", "weight_bytes", "none"),
+            Effect("decode", "tpot", "none"),
+            Effect("prefill", "ttft", "none"),
+        ),
+        baseline="none",
+    ),
+)
