@@ -35,8 +35,11 @@ class AsyncStream(StreamBase):
         while not self._assembly.done:
             try:
                 piece = self._add(await self._mailbox.get(self._patience.remaining()))
-            except BaseException as error:
+            except (WaitedInVain, InferdError) as error:
                 raise self._broke(error) from None
+            except BaseException:  # an interrupt, a cancelled task, a failing on_progress
+                self._abandon()
+                raise
             if piece is not None:
                 return piece
         raise StopAsyncIteration

@@ -68,7 +68,7 @@ class Assembly:
         """Add one answer; return the piece of output it is, if it is one. Raises the error it may be."""
         if isinstance(item, InferdError):
             self.done = True
-            raise self.explain(item)
+            raise item
         if isinstance(item, p.Tokens):
             return self._tokens(item)
         if isinstance(item, p.Done):

@@ -60,14 +60,11 @@ class StreamBase:
         self._patience.check(arrival.at, arrival.item)
         return self._assembly.take(arrival.item)
 
-    def _broke(self, error: BaseException) -> BaseException:
+    def _broke(self, error: WaitedInVain | InferdError) -> InferdError:
         """End the stream for what was raised while waiting or adding; return what the caller is to see."""
-        if isinstance(error, WaitedInVain):
-            error = self._patience.ran_out()
-        if isinstance(error, InferdError):
-            self._error = self._assembly.explain(error)
+        self._error = self._patience.ran_out() if isinstance(error, WaitedInVain) else error
         self._abandon()
-        return error
+        return self._assembly.explain(self._error)
 
     def _outcome(self) -> Completion:
         if self._error is not None:
