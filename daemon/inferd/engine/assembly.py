@@ -1,0 +1,180 @@
+"""What every rank of a worker derives from the settings: checkpoint, plugins, sizes; and its runner.
+
+The steps are deterministic, so each rank repeats them and the manifests and shapes must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import torch
+
+from inferd.engine.runner import Runner
+from inferd.engine.sizing import MemoryBudget, activation_bytes, derive_shape, weight_bytes
+from inferd.load.checkpoint import Checkpoint, open_checkpoint
+from inferd.load.errors import LoadError
+from inferd.model import build_decoder, expand_gqa, kv_groups
+from inferd.plugin.manager import PluginManager
+from inferd.plugin.resolution import Resolution
+from inferd.plugin.resolver import resolve
+from inferd.plugin.types import KINDS, Kind, KVFormat, KVLayout, ModelSpec, Placement, ProbeContext
+
+if TYPE_CHECKING:
+    from inferd.config.schema import Config, Engine
+    from inferd.engine.settings import WorkerSettings
+    from inferd.engine.shape import EngineShape
+    from inferd.plugin.contracts import Architecture
+
+Progress = Callable[[str, int, int], None]
+"""Called with (phase, done, total)."""
+
+TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A model ready to be built: everything is chosen, nothing is loaded."""
+
+    settings: WorkerSettings
+    checkpoint: Checkpoint
+    resolution: Resolution
+    device: str
+    dtype: str
+    spec: ModelSpec
+    """As computed: with expanded KV heads where that baseline was asked for."""
+    layouts: tuple[KVLayout, ...]
+    shape: EngineShape
+    placement: Placement
+
+    @property
+    def engine(self) -> Engine:
+        return self.settings.config.engine
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.shape.num_blocks * sum(layout.bytes_per_block for layout in self.layouts)
+
+
+def assemble(settings: WorkerSettings) -> Assembly:
+    """Choose plugins and sizes. Raises LoadError, PluginError or ValueError saying what does not fit."""
+    config = settings.config
+    device = choose_device(config.engine.device)
+    dtype = choose_dtype(config.engine.dtype, device)
+    checkpoint = open_checkpoint(Path(settings.path))
+    resolution = _resolve(config, checkpoint, device, dtype)
+    spec = expand_gqa(resolution.model) if config.engine.expand_gqa else resolution.model
+    kv_format = _kv_format(config.engine, dtype)
+    layouts = tuple(
+        resolution.attention.kv_layout(group, kv_format, config.engine.block_size) for group in kv_groups(spec)
+    )
+    shape = _shape(settings, checkpoint, resolution, spec, layouts, device, dtype)
+    return Assembly(
+        settings=settings,
+        checkpoint=checkpoint,
+        resolution=resolution,
+        device=device,
+        dtype=dtype,
+        spec=spec,
+        layouts=layouts,
+        shape=shape,
+        placement=resolution.parallel.place(spec, [device]),
+    )
+
+
+def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None) -> Runner:
+    """Load the weights of one rank and put its runner together."""
+    resolution, placement = assembly.resolution, assembly.placement.ranks[rank]
+    decoder = build_decoder(
+        resolution.model,
+        assembly.checkpoint,
+        resolution.architecture.tensors(resolution.model, assembly.checkpoint.source),
+        resolution.quantizer,
+        device=placement.device,
+        dtype=TORCH_DTYPES[assembly.dtype],
+        context=assembly.shape.max_context,
+        placement=placement,
+        expand_gqa=assembly.engine.expand_gqa,
+        progress=progress,
+    )
+    return Runner(
+        decoder,
+        resolution.attention,
+        assembly.layouts,
+        assembly.shape,
+        device=placement.device,
+        dtype=TORCH_DTYPES[assembly.dtype],
+        strategy=resolution.parallel,
+        placement=placement,
+    )
+
+
+def choose_device(wanted: str) -> str:
+    """Return the device to run on; a device that was asked for by name is never replaced."""
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise LoadError(f"engine.device = {wanted!r}, but torch sees no CUDA device; use `auto` or `cpu`")
+    if wanted.split(":")[0] not in ("cpu", "cuda"):
+        raise LoadError(f"engine.device = {wanted!r}: known are auto, cpu, cuda, cuda:N")
+    return wanted
+
+
+def choose_dtype(wanted: str, device: str) -> str:
+    """float32 on the CPU, where torch computes it fastest for few rows; bfloat16 on a GPU."""
+    if wanted != "auto":
+        return wanted
+    return "bf16" if device.startswith("cuda") else "fp32"
+
+
+def _resolve(config: Config, checkpoint: Checkpoint, device: str, dtype: str) -> Resolution:
+    context = ProbeContext(
+        architecture_name=checkpoint.architecture_name,
+        device=device,
+        dtype=dtype,
+        source=checkpoint.source,
+        weight_types=frozenset(meta.dtype for meta in checkpoint.tensors().values() if len(meta.shape) > 1),
+        kv_format=_kv_format(config.engine, dtype),
+        max_draft=config.engine.max_draft,
+    )
+    pins: dict[Kind, str] = {kind: getattr(config.plugins, kind) for kind in KINDS}
+    manager = PluginManager(config.plugins.disable).load()
+    return resolve(manager, context, pins, lambda arch: _read_spec(arch, checkpoint), options=config.plugin)
+
+
+def _read_spec(architecture: Architecture, checkpoint: Checkpoint) -> ModelSpec:
+    return architecture.spec(checkpoint.config())
+
+
+def _kv_format(engine: Engine, dtype: str) -> KVFormat:
+    wanted = dtype if engine.kv_format == "auto" else engine.kv_format
+    return next(known for known in get_args(KVFormat) if known == wanted)
+
+
+def _shape(
+    settings: WorkerSettings,
+    checkpoint: Checkpoint,
+    resolution: Resolution,
+    spec: ModelSpec,
+    layouts: tuple[KVLayout, ...],
+    device: str,
+    dtype: str,
+) -> EngineShape:
+    engine = settings.config.engine
+    inner = max(layer.mlp.inner for layer in spec.layers)
+    budget = MemoryBudget(
+        grant=settings.memory or engine.memory,
+        weights=weight_bytes(checkpoint.tensors().values(), dtype),
+        activations=activation_bytes(
+            engine.token_budget or 512, spec.hidden_size, inner, spec.vocab_size, engine.max_sequences
+        ),
+    )
+    shape = derive_shape(
+        engine, spec, layouts, budget, drafting=resolution.draft.active, on_host=not device.startswith("cuda")
+    )
+    limit = resolution.choices["attention"].spec.capabilities.max_verify
+    if limit is not None and shape.max_draft > limit:
+        return replace(shape, max_draft=limit, origin={**shape.origin, "max_draft": "attention plugin"})
+    return shape
