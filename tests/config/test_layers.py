@@ -99,13 +99,13 @@ def test_errors_name_file_and_key(places: Locations, text: str, wanted: str) -> 
 def test_the_layer_at_fault_is_named_though_a_higher_one_is_fine(places: Locations) -> None:
     path = put(places.system / "config.toml", "engine.chunk = 'x'")
     put(places.user, "engine.chunk = 8")
-    with pytest.raises(ConfigError, match="engine.chunk") as caught:
+    with pytest.raises(ConfigError, match=r"`engine\.chunk`") as caught:
         load_config(locations=places)
     assert str(path) in str(caught.value)
 
 
 def test_a_named_file_must_exist(places: Locations) -> None:
-    with pytest.raises(ConfigError, match="/no/such.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"/no/such\.toml: No such file"):
         load_config("/no/such.toml", locations=places)
 
 

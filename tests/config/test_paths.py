@@ -12,7 +12,15 @@ from inferd.config.paths import RuntimePaths, make_private
 from inferd.config.schema import Config, Paths
 from inferd_client.endpoints import Endpoints, default_runtime_dir
 
-VARIABLES = ["XDG_RUNTIME_DIR", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "CACHE_DIRECTORY"]
+VARIABLES = [
+    "XDG_RUNTIME_DIR",
+    "XDG_DATA_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_STATE_HOME",
+    "RUNTIME_DIRECTORY",
+    "STATE_DIRECTORY",
+    "CACHE_DIRECTORY",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -19,15 +19,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; no exception but in debug mode gets out."""
+    from inferd.cli.root import root
+
+    given = list(arguments) if arguments is not None else None
+    return guarded(lambda: root.main(given, prog_name="inferd", standalone_mode=False))
+
+
+def guarded(work: Callable[[], object]) -> int:
+    """Call `work` and return an exit code; every failure becomes one line on stderr."""
     import click
 
     from inferd.cli.errors import report, wants_traceback
     from inferd.cli.exits import Exit
-    from inferd.cli.root import root
 
     try:
-        given = list(arguments) if arguments is not None else None
-        code = root.main(given, prog_name="inferd", standalone_mode=False)
+        code = work()
         sys.stdout.flush()
         return code if isinstance(code, int) else Exit.OK
     except click.exceptions.Exit as error:

@@ -19,7 +19,7 @@ COMMANDS = {
     "ps": Lazy(f"{_HERE}.ps:ps", "List loaded models."),
     "ls": Lazy(f"{_HERE}.ls:ls", "List models in the store."),
     "show": Lazy(f"{_HERE}.show:show", "Describe a model from its header."),
-    "pull": Lazy(f"{_HERE}.pull:pull", "Get a model into the store."),
+    "pull": Lazy(f"{_HERE}.pull:pull_", "Get a model into the store."),
     "rm": Lazy(f"{_HERE}.rm:rm", "Remove a model from the store."),
     "load": Lazy(f"{_HERE}.load:load", "Load a model now."),
     "unload": Lazy(f"{_HERE}.load:unload", "End a model's worker and free its memory."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,6 +39,13 @@ class State:
         if self.runtime:
             overrides["paths.runtime"] = self.runtime
         return load_config(self.config_path, overrides)
+
+    @property
+    def user_file(self) -> Path:
+        """The file that `config set` and `plugins disable` write: the one of --config, else the user's."""
+        from inferd.config.layers import Locations
+
+        return Path(self.config_path).expanduser() if self.config_path else Locations.standard().user
 
     @cached_property
     def paths(self) -> RuntimePaths:

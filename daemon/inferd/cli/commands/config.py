@@ -47,7 +47,7 @@ def get(state: State, key: str, as_json: bool) -> None:
     if not values:
         raise CliError(f"unknown key `{key}`{nearest(key)}", Exit.CONFIG)
     if as_json:
-        json_line(values[key] if key in values else values)
+        json_line(values.get(key, values))
     elif key in values:
         lines([_plain(values[key])])
     else:
@@ -64,7 +64,7 @@ def set_(state: State, setting: str, path: Path | None) -> None:
     from inferd.config.layers import parse_setting
 
     key, value = parse_setting(setting)
-    target = path or _user_file(state)
+    target = path or state.user_file
     set_value(target, key, value)
     note(f"{key} is set in {target}; a running daemon keeps its settings until it restarts")
 
@@ -77,7 +77,7 @@ def unset(state: State, key: str, path: Path | None) -> None:
     """Remove one value from the user's config file."""
     from inferd.config.edit import unset_value
 
-    target = path or _user_file(state)
+    target = path or state.user_file
     if not unset_value(target, key):
         raise CliError(f"{target} does not set `{key}`; `inferd config show --origin` says which file does")
 
@@ -90,7 +90,7 @@ def path_(state: State, as_json: bool) -> None:
     paths = state.paths
     found = {
         "files": [str(file) for file in state.loaded.files],
-        "user_file": str(_user_file(state)),
+        "user_file": str(state.user_file),
         "runtime": str(paths.runtime),
         "models": str(paths.models),
         "cache": str(paths.cache),
@@ -103,13 +103,6 @@ def path_(state: State, as_json: bool) -> None:
             f"{name}: {', '.join(value) or 'none' if isinstance(value, list) else value}"
             for name, value in found.items()
         )
-
-
-def _user_file(state: State) -> Path:
-    """The file `set` writes: the one named by --config, else the user's."""
-    from inferd.config.layers import Locations
-
-    return Path(state.config_path).expanduser() if state.config_path else Locations.standard().user
 
 
 def _flat(state: State) -> dict[str, Any]:

@@ -1,0 +1,117 @@
+"""`inferd show`: describe a model from its header."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from inferd.cli.errors import CliError
+from inferd.cli.output import json_line, json_option, lines, rows
+from inferd.cli.state import State, pass_state
+
+if TYPE_CHECKING:
+    from inferd_client.protocol import ModelStatus
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--template", is_flag=True, help="Print the chat template only.")
+@click.option("--shape", is_flag=True, help="Print the engine sizes of the running daemon, each with its origin.")
+@json_option
+@pass_state
+def show(state: State, model: str | None, template: bool, shape: bool, as_json: bool) -> None:
+    """Describe MODEL (a name in the store, a .gguf file or a folder; default: the default model).
+
+    Reads headers only. How the weights are computed on is known once the daemon has loaded it.
+    """
+    name = model or state.loaded.config.default_model
+    if shape:
+        _shape(state, name, as_json)
+        return
+    from inferd.cli.describe import describe
+
+    path = state.store.resolve(name)
+    found = describe(path, state.loaded.config.plugins.disable)
+    if template:
+        _template(name, found["tokenizer"], as_json)
+        return
+    running = _running(state, name, str(path))
+    found["weights"] = running.weights_note if running else None
+    if as_json:
+        json_line({"name": name, **found})
+    else:
+        lines(_text(name, found))
+
+
+def _text(name: str, found: dict[str, Any]) -> Iterator[str]:
+    from inferd_tui.units import number, size
+
+    yield f"{name}: {found['architecture']}, {number(found['parameters'])} parameters, {size(found['bytes'])}"
+    yield f"  path          {found['path']} ({found['format']})"
+    if found["problem"]:
+        yield f"  cannot load   {found['problem']}"
+    for key, value in (found["model"] or {}).items():
+        if value is not None:
+            yield f"  {key:13} {_plain(value)}"
+    for dtype, count in found["quantization"].items():
+        yield f"  {dtype:13} {count['tensors']} tensors, {number(count['values'])} values, {size(count['bytes'])}"
+    for key, value in found["tokenizer"].items():
+        if key != "template":
+            yield f"  {'tokenizer ' + key:13} {_plain(value)}"
+    yield f"  template      {'yes (--template prints it)' if found['tokenizer'].get('template') else 'none'}"
+    yield f"  computed as   {found['weights'] or 'known once it is loaded'}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{k}: {v}" for k, v in value.items()) or "none"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _template(name: str, tokenizer: dict[str, Any], as_json: bool) -> None:
+    text = tokenizer.get("template")
+    if as_json:
+        json_line({"name": name, "template": text})
+    elif text:
+        lines([text])
+    else:
+        raise CliError(f"{name} has no chat template; set models.{name}.chat_template to a jinja file")
+
+
+def _shape(state: State, name: str, as_json: bool) -> None:
+    from inferd.cli.connect import connect
+
+    with connect(state) as client:
+        loaded = client.status().models
+    path = _path(state, name)
+    running = next((m for m in loaded if m.name == name or m.path == path), None)
+    if running is None or not running.shape:
+        raise CliError(f"{name} is not loaded, so its sizes are not settled; run: inferd load {name}")
+    if as_json:
+        json_line({k: {"value": v, "origin": running.shape_origin.get(k)} for k, v in running.shape.items()})
+    else:
+        cells = [(k, f"{v:,}", running.shape_origin.get(k, "")) for k, v in running.shape.items()]
+        rows(("SIZE", "VALUE", "ORIGIN"), cells)
+
+
+def _path(state: State, name: str) -> str:
+    from inferd.load.errors import LoadError
+
+    try:
+        return str(state.store.resolve(name))
+    except LoadError:
+        return ""
+
+
+def _running(state: State, name: str, path: str) -> ModelStatus | None:
+    """Ask a running daemon about the model; without one there is nothing to ask."""
+    from inferd.cli.connect import connect
+    from inferd_client.errors import InferdError
+
+    try:
+        with connect(state) as client:
+            return next((m for m in client.status().models if m.name == name or m.path == path), None)
+    except InferdError:
+        return None

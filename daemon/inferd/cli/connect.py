@@ -1,0 +1,40 @@
+"""Open a client to the daemon the options name, and explain the errors of its library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inferd.cli.exits import Exit
+from inferd_client import Client
+from inferd_client.errors import ConnectionFailed, ConnectionLost, DaemonError, InferdError, Overloaded, UnknownModel
+from inferd_client.options import Timeouts
+
+if TYPE_CHECKING:
+    from inferd.cli.state import State
+
+
+def connect(state: State, *, timeouts: Timeouts | None = None) -> Client:
+    """Return a client; use it in a `with` block. Nothing is sent before the first call."""
+    return Client(state.paths.runtime, name="inferd-cli", timeouts=timeouts)
+
+
+def explain(error: BaseException) -> tuple[str, Exit] | None:
+    """Return message and exit code of an error of the client library, None for any other."""
+    if not isinstance(error, InferdError):
+        return None
+    if isinstance(error, ConnectionFailed):
+        return str(error), Exit.NOT_RUNNING
+    if isinstance(error, Overloaded):
+        wait = f"; try again in {error.retry_after:g} s" if error.retry_after else ""
+        return f"{error}{wait}", Exit.BUSY
+    return f"{error}{_remedy(error)}", Exit.FAILURE
+
+
+def _remedy(error: InferdError) -> str:
+    if isinstance(error, UnknownModel):
+        return "; `inferd ls` lists what is in the store"
+    if isinstance(error, ConnectionLost):
+        return "; `inferd status` says whether the daemon is back"
+    if isinstance(error, DaemonError) and error.retry_safe:
+        return "; it is safe to try again"
+    return ""
