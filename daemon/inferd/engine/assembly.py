@@ -16,7 +16,8 @@ from inferd.engine.runner import Runner
 from inferd.engine.sizing import MemoryBudget, activation_bytes, derive_shape, weight_bytes
 from inferd.load.checkpoint import Checkpoint, open_checkpoint
 from inferd.load.errors import LoadError
-from inferd.model import build_decoder, expand_gqa, kv_groups
+from inferd.model import expand_gqa, kv_groups
+from inferd.model.build import build_decoder
 from inferd.plugin.manager import PluginManager
 from inferd.plugin.resolution import Resolution
 from inferd.plugin.resolver import resolve
