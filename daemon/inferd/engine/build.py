@@ -1,0 +1,110 @@
+"""Composition root of an engine worker: settings in, a running engine and its card out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferd.engine.assembly import Assembly, Progress, assemble, build_runner
+from inferd.engine.builder import BatchBuilder
+from inferd.engine.engine import Engine
+from inferd.engine.local import LocalExecutor
+from inferd.engine.scheduler import Scheduler
+from inferd.link import ModelCard
+from inferd.load.vocab import open_vocabulary
+from inferd.plugin.manifest import manifest
+from inferd.plugin.types import KVGroupSize, ModelSpec
+
+if TYPE_CHECKING:
+    from inferd.engine.executor import Executor
+    from inferd.engine.settings import WorkerSettings
+    from inferd.load.vocab import Vocabulary
+
+SIZES = ("max_context", "max_sequences", "token_budget", "chunk", "block_size", "num_blocks", "max_draft")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDraftContext:
+    """What a draft model is told of its target."""
+
+    spec: ModelSpec
+    device: str
+
+
+def build_engine(settings: WorkerSettings, progress: Progress | None = None) -> tuple[Engine, ModelCard]:
+    """Load a model and return its engine.
+
+    Raises LoadError, PluginError or ValueError with one readable line when that cannot be done.
+    """
+    report = progress or (lambda phase, done, total: None)
+    report("reading headers", 0, 0)
+    assembly = assemble(settings)
+    vocabulary = open_vocabulary(Path(settings.path))
+    _check_vocabulary(vocabulary, assembly.spec)
+    executor, weight_bytes, note = _executor(assembly, report)
+    return _engine(assembly, executor), _card(assembly, vocabulary, weight_bytes, note)
+
+
+def _executor(assembly: Assembly, report: Progress) -> tuple[Executor, int, str]:
+    """Return the executor, the bytes of its weights, and how they are computed on."""
+    if assembly.placement.world > 1:
+        from inferd.engine.ranks import RankExecutor
+
+        ranks = RankExecutor(assembly, report)
+        return ranks, ranks.weight_bytes, ranks.weights_note
+    runner = build_runner(assembly, 0, report)
+    return LocalExecutor(runner), runner.decoder.weight_bytes, runner.decoder.weights_note
+
+
+def _engine(assembly: Assembly, executor: Executor) -> Engine:
+    config, shape, resolution = assembly.engine, assembly.shape, assembly.resolution
+    resolution.kv.bind(
+        [KVGroupSize(shape.num_blocks, layout.group.window) for layout in assembly.layouts],
+        shape.block_size,
+        prefix_cache=config.prefix_cache,
+    )
+    resolution.draft.bind(EngineDraftContext(assembly.spec, assembly.device))
+    scheduler = Scheduler(
+        shape,
+        resolution.kv,
+        batching=config.batching,
+        skip_ahead=config.skip_ahead,
+        ageing_s=config.ageing_s,
+        clock=time.monotonic,
+    )
+    builder = BatchBuilder(shape, len(assembly.layouts))
+    return Engine(scheduler, executor, resolution.draft, builder, clock=time.monotonic)
+
+
+def _check_vocabulary(vocabulary: Vocabulary, spec: ModelSpec) -> None:
+    """A tokenizer with more ids than the model has rows would index past the embedding."""
+    if len(vocabulary.pieces) > spec.vocab_size:
+        raise ValueError(f"the tokenizer has {len(vocabulary.pieces)} tokens, the model only {spec.vocab_size} rows")
+
+
+def _card(assembly: Assembly, vocabulary: Vocabulary, weight_bytes: int, note: str) -> ModelCard:
+    resolution, shape = assembly.resolution, assembly.shape
+    eager = resolution.not_capture_safe
+    return ModelCard(
+        architecture=assembly.checkpoint.architecture_name,
+        dtype=assembly.dtype,
+        device=assembly.device,
+        vocab_size=assembly.spec.vocab_size,
+        context=shape.max_context,
+        eos_ids=vocabulary.eos_ids,
+        pieces=vocabulary.pieces,
+        special_ids=tuple(sorted(vocabulary.special_ids)),
+        plugins={str(kind): name for kind, name in resolution.names.items()},
+        manifest=manifest(resolution),
+        rejected=tuple((r.kind, r.name, r.why) for r in resolution.rejected),
+        exactness=resolution.exactness.level,
+        exactness_by=", ".join(resolution.exactness.by),
+        eager_because="no step capture on this device yet" if not eager else f"not capture-safe: {', '.join(eager)}",
+        shape={name: getattr(shape, name) for name in SIZES},
+        shape_origin=dict(shape.origin),
+        weight_bytes=weight_bytes,
+        kv_bytes=assembly.kv_bytes,
+        weights_note=note,
+    )
