@@ -254,6 +254,7 @@ class Core:
             self._mismatch(ProtocolMismatch(error.message), now)
         elif not link.welcomed:
             for call in [call for call in self.calls.values() if not call.sent]:
+                call.tries += 1
                 self._fail(call, from_answer(error), now)
         elif error.code is p.Code.UNAUTHORIZED:
             link.lost(now)
