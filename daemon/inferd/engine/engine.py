@@ -1,0 +1,184 @@
+"""The engine of one loaded model: requests in, one report a step out."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from inferd.engine.admission import resolve_max_tokens
+from inferd.engine.report import Work, seq_states, step_stats
+from inferd.engine.request import Sequence
+from inferd.link import SeqError, StepReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from inferd.engine.batch import Plan
+    from inferd.engine.builder import BatchBuilder
+    from inferd.engine.executor import Executor
+    from inferd.engine.scheduler import Drafts, Scheduler
+    from inferd.link import SeqOutput, SeqState, Submit
+    from inferd.plugin.contracts import DraftModel
+
+STATES_EVERY_S = 1.0
+MAX_SEED = 2**63 - 1
+
+
+class Engine:
+    """Drives scheduler, executor and drafter. Not thread-safe: one loop owns it.
+
+    A draft plugin that raises is switched off and named in the report's warnings: speculation is a
+    lever, not a duty. What the executor raises passes through and ends the worker.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        drafter: DraftModel | None,
+        builder: BatchBuilder,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        vocab_size: int | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.drafter = drafter if drafter is not None and drafter.active else None
+        self.builder = builder
+        self._clock = clock
+        self._vocab_size = vocab_size
+        self._in_flight: deque[Plan] = deque()
+        self._errors: list[SeqError] = []
+        self._warnings: list[str] = []
+        self._next_key = 0
+        self._states_due = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work or bool(self._errors)
+
+    def submit(self, submit: Submit) -> None:
+        """Queue a request; one that can never run is answered in the next report."""
+        max_tokens = resolve_max_tokens(submit, self.scheduler.shape)
+        if isinstance(max_tokens, SeqError):
+            self._errors.append(max_tokens)
+        else:
+            self.scheduler.add(self._expand(submit, max_tokens))
+
+    def abort(self, key: str, choice: int | None = None) -> None:
+        """End a request, or one choice of it; nothing more is reported of it."""
+        self._errors = [error for error in self._errors if error.key != key]
+        self.scheduler.abort(key, choice)
+
+    def step(self) -> StepReport:
+        """Run one step: the loop of the engine."""
+        errors, self._errors = self._errors + self.scheduler.expire(self._clock()), []
+        outputs: list[SeqOutput] = []
+        work = Work()
+        plan = self.scheduler.schedule(self._drafts())
+        if plan.rows:
+            self.executor.submit(self.builder.build(plan))
+            self.scheduler.advance(plan)
+            self._in_flight.append(plan)
+        if self._in_flight and (len(self._in_flight) >= self.executor.depth or not plan.rows):
+            oldest = self._in_flight.popleft()
+            out = self.executor.collect()
+            accepted = self.scheduler.journal.num_accepted
+            outputs, failed = self.scheduler.commit(oldest, out)
+            work.add(oldest, outputs, out.elapsed_s, self.scheduler.journal.num_accepted - accepted)
+            errors += failed
+        self._tell_drafter()
+        now = self._clock()
+        warnings, self._warnings = tuple(self._warnings), []
+        return StepReport(
+            outputs=outputs,
+            errors=errors,
+            states=self._states(now),
+            stats=step_stats(self.scheduler, work, now),
+            warnings=warnings,
+        )
+
+    def close(self) -> None:
+        """Release the device and end the ranks."""
+        self.executor.close()
+
+    def _expand(self, submit: Submit, max_tokens: int) -> list[Sequence]:
+        """Make one sequence per choice; choice i samples with seed + i."""
+        sampling = submit.sampling
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        eos_ids = frozenset(submit.eos_ids)
+        stop_ids = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else eos_ids)
+        seqs: list[Sequence] = []
+        for choice in range(sampling.n):
+            seqs.append(
+                Sequence(
+                    key=self._next_key + choice,
+                    request=submit.key,
+                    choice=choice,
+                    client=submit.client,
+                    tokens=list(submit.prompt),
+                    num_prompt=len(submit.prompt),
+                    sampling=sampling,
+                    seed=(seed + choice) & MAX_SEED,
+                    max_tokens=max_tokens,
+                    eos_ids=eos_ids,
+                    stop_ids=stop_ids,
+                    bad_word_ids=submit.bad_word_ids,
+                    priority=submit.priority,
+                    arrival=submit.arrival,
+                    deadline=submit.deadline,
+                    queue_deadline=submit.queue_deadline,
+                    leader=seqs[0] if seqs else None,
+                )
+            )
+        self._next_key += sampling.n
+        return seqs
+
+    def _drafts(self) -> Drafts:
+        """Ask the drafter for as many tokens as the budget could verify."""
+        if self.drafter is None or not (decoding := self.scheduler.decoding()):
+            return {}
+        k = min(self.scheduler.max_draft, self.scheduler.shape.token_budget // len(decoding) - 1)
+        if k <= 0:
+            return {}
+        try:
+            proposals = self.drafter.propose(decoding, k)
+            return {seq.key: self._checked(ids) for seq, ids in zip(decoding, proposals, strict=True) if ids}
+        except Exception as error:  # noqa: BLE001 - a third party's plugin may raise anything
+            self._disable_drafter(error)
+            return {}
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        """Return a proposal whose ids the model can embed. Raises ValueError."""
+        if min(ids) < 0 or (self._vocab_size is not None and max(ids) >= self._vocab_size):
+            raise ValueError(f"proposed ids {ids} are not all within the vocabulary")
+        return ids
+
+    def _tell_drafter(self) -> None:
+        """Pass on outcomes and the sequences that stopped running."""
+        journal = self.scheduler.journal
+        dropped, outcomes = journal.take_dropped(), journal.take_outcomes()
+        if self.drafter is None:
+            return
+        try:
+            if outcomes:
+                self.drafter.observe(outcomes)
+            for key in dropped:
+                self.drafter.drop(key)
+        except Exception as error:  # noqa: BLE001 - a third party's plugin may raise anything
+            self._disable_drafter(error)
+
+    def _disable_drafter(self, error: Exception) -> None:
+        name = type(self.drafter).__name__
+        self._warnings.append(f"plugin_failed: draft model {name} is switched off: {type(error).__name__}: {error}")
+        self.drafter = None
+
+    def _states(self, now: float) -> list[SeqState]:
+        """Tell of changed requests, and about once a second of all."""
+        changed = self.scheduler.journal.take_changed()
+        if now >= self._states_due:
+            self._states_due = now + STATES_EVERY_S
+            return seq_states(self.scheduler, self.scheduler.requests)
+        return seq_states(self.scheduler, changed) if changed else []
