@@ -33,7 +33,7 @@ $(STAMP):
 	@touch $@
 
 model: $(STAMP)
-	@$(BIN)/inferd pull --if-absent smollm2-135m
+	@$(BIN)/inferd pull smollm2-135m
 
 demo: $(STAMP)
 	@$(BIN)/python -m inferd.cli.demo "$$DEMO_PROMPT"

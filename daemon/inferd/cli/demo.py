@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from inferd.cli.commands.pull import fetch_if_absent
+from inferd.cli.commands.pull import fetch
 from inferd.cli.errors import CliError
 from inferd.cli.main import guarded
 from inferd.cli.output import note, write
@@ -27,7 +27,7 @@ MAX_TOKENS = 200
 
 def demo(prompt: str) -> None:
     """Answer `prompt` with the default model and print TTFT, TPOT and tokens/s."""
-    fetch_if_absent(MODEL, State(None, (), None).store)
+    fetch(MODEL, State(None, (), None).store)
     with tempfile.TemporaryDirectory(prefix="inferd-demo-") as folder:
         runtime, log = Path(folder) / "run", Path(folder) / "log"
         with log.open("wb") as sink:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from inferd.cli.output import note
+from inferd_tui.escape import clean_line
 from inferd_tui.units import size
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 PLAIN_INTERVAL_S = 5.0
 
 
-class ByteBar:
-    """Bytes done of a total; `update(done, total)` is called as often as one likes."""
+class PhaseBar:
+    """Phases of some work, each in bytes done of a total; 0 = not known."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -28,21 +29,27 @@ class ByteBar:
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.markup import escape
             from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-            columns = (TextColumn(escape(self.label)), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+            )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(self.label, total=None)
+            self._task = self._bar.add_task(clean_line(self.label), total=None)
             self._bar.start()
         return self
 
-    def update(self, done: int, total: int | None = None) -> None:
+    def update(self, phase: str, done: int, total: int) -> None:
+        """Show where the work stands; may be called as often as one likes."""
+        text = f"{self.label}: {phase}"
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total or None)
+            self._bar.update(self._task, description=clean_line(text), completed=done, total=total or None)
         elif time.monotonic() - self._last >= PLAIN_INTERVAL_S:
             self._last = time.monotonic()
-            note(f"{self.label}: {size(done)}" + (f" of {size(total)}" if total else ""))
+            note(f"{text} {size(done)}" + (f" of {size(total)}" if total else ""))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

