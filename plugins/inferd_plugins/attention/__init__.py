@@ -1,1 +1,1 @@
-"""..."""
+"""Attention backends: how keys and values are stored and attended over."""

@@ -1,0 +1,137 @@
+"""Run one step where the model is: inputs, forward, sampling, acceptance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from inferd.engine.batch import RowOutput, StepOutput
+from inferd.engine.kvcache import allocate
+from inferd.engine.sampler import Sampler
+from inferd.engine.sampler.logprobs import token_logprobs
+from inferd.engine.sampler.rows import accepted, sample_rows
+from inferd.engine.workspace import BucketWorkspace, StepBuffers
+
+if TYPE_CHECKING:
+    from inferd.engine.batch import Batch
+    from inferd.engine.sampler.rows import SampleRows
+    from inferd.engine.sampler.sampler import Sampled
+    from inferd.engine.shape import EngineShape
+    from inferd.model.decoder import Decoder
+    from inferd.plugin.contracts import AttentionBackend, ParallelStrategy
+    from inferd.plugin.types import KVLayout, RankPlacement, StepInputs
+    from inferd_client.protocol import TokenLogprob
+
+LOGIT_VALUES = 1 << 23
+"""Most logits held at once for prompt log-probabilities."""
+
+
+class Runner:
+    """One rank's share of the model with its KV pool and, where the model ends, the sampler."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        backend: AttentionBackend,
+        layouts: Sequence[KVLayout],
+        shape: EngineShape,
+        *,
+        device: str,
+        dtype: torch.dtype,
+        strategy: ParallelStrategy | None = None,
+        placement: RankPlacement | None = None,
+    ) -> None:
+        self.decoder = decoder
+        self.kv = allocate(layouts, shape.num_blocks, device, decoder.placement.layers)
+        self._backend = backend
+        self._dtype = dtype
+        self._strategy = strategy
+        self._placement = placement or decoder.placement
+        self._workspace = BucketWorkspace(device)
+        self._buffers = StepBuffers(shape, len(layouts), device)
+        self._sampler = Sampler(decoder.spec.vocab_size, shape.max_sequences, device)
+        self._prompts: dict[int, list[int]] = {}
+        """By slot, of sequences that want prompt log-probabilities."""
+
+    @torch.inference_mode()
+    def step(self, batch: Batch) -> StepOutput | None:
+        """Run one step; None on a rank that does not sample."""
+        started = time.perf_counter()
+        inputs = self._buffers.fill(batch)
+        plan = self._backend.plan(inputs, self._workspace)
+        hidden = self.decoder.forward(inputs, self._received(inputs), self.kv, self._backend, plan)
+        if not self._placement.samples:
+            assert self._strategy is not None
+            self._strategy.send(hidden, self._placement.rank + 1)
+            return None
+        self._enter_and_leave(batch)
+        rows = self._choose(batch, hidden, inputs)
+        prompts = {b: self._prompt_logprobs(batch, hidden, b, top) for b, top in batch.prompt_rows}
+        return StepOutput(rows, prompts, time.perf_counter() - started)
+
+    def _received(self, inputs: StepInputs) -> torch.Tensor | None:
+        """Return the hidden state of the rank before; None on the first."""
+        if self._placement.embeds:
+            return None
+        assert self._strategy is not None
+        shape = (len(inputs.token_ids), self.decoder.spec.hidden_size)
+        return self._strategy.recv(self._workspace.take("hidden", shape, self._dtype), self._placement.rank - 1)
+
+    def _enter_and_leave(self, batch: Batch) -> None:
+        for slot in batch.leave:
+            self._sampler.leave(slot)
+            self._prompts.pop(slot, None)
+        for init in batch.enter:
+            self._sampler.enter(init)
+            if init.sampling.prompt_logprobs is not None:
+                self._prompts[init.slot] = init.tokens[: init.num_prompt]
+
+    def _choose(self, batch: Batch, hidden: torch.Tensor, inputs: StepInputs) -> list[RowOutput]:
+        rows = sample_rows(batch)
+        if not rows.num_seqs:
+            return []
+        logits = self.decoder.logits(hidden.index_select(0, inputs.sample_rows))
+        sampled = self._sampler.sample(logits, rows)
+        return [self._output(i, rows, sampled, logits) for i in range(rows.num_seqs)]
+
+    def _output(self, sequence: int, rows: SampleRows, sampled: Sampled, logits: torch.Tensor) -> RowOutput:
+        """Accept drafts of one sequence and report what it got."""
+        first, end = int(rows.offsets[sequence]), int(rows.offsets[sequence + 1])
+        count = accepted(rows.drafts[sequence], sampled.ids[first:end]) + 1
+        for row in range(first, first + count):
+            if sampled.bad[row] or sampled.empty[row]:
+                count = row - first
+                break
+        if not count:
+            return RowOutput(ids=(), error=_error(rows, first, bad=sampled.bad[first]))
+        slot = int(rows.slots[first])
+        ids = sampled.ids[first : first + count]
+        self._sampler.accept(slot, ids)
+        return RowOutput(ids, self._logprobs(slot, ids, logits[first : first + count]))
+
+    def _logprobs(self, slot: int, ids: list[int], logits: torch.Tensor) -> list[TokenLogprob] | None:
+        top = int(self._sampler.params.logprobs[slot])
+        return None if top < 0 else token_logprobs(logits, ids, [top] * len(ids))
+
+    def _prompt_logprobs(self, batch: Batch, hidden: torch.Tensor, b: int, top: int) -> list[TokenLogprob]:
+        """Report the prompt tokens that follow each row of this chunk, a few rows at a time."""
+        first, end = int(batch.cu_seqlens[b]), int(batch.cu_seqlens[b + 1])
+        position = int(batch.positions[first])
+        tokens = self._prompts[int(batch.seq_slots[b])][position + 1 : position + 1 + end - first]
+        step = max(1, LOGIT_VALUES // self.decoder.spec.vocab_size)
+        out: list[TokenLogprob] = []
+        for start in range(0, len(tokens), step):
+            part = tokens[start : start + step]
+            logits = self.decoder.logits(hidden[first + start : first + start + len(part)])
+            out += token_logprobs(logits, part, [top] * len(part))
+        return out
+
+
+def _error(rows: SampleRows, row: int, *, bad: bool) -> str:
+    position = int(rows.positions[row])
+    if bad:
+        return f"the model gave no finite logits at position {position}"
+    return f"no token is left at position {position}: allowed_token_ids, bad_words and min_tokens exclude all"

@@ -1,0 +1,86 @@
+"""Scratch and input memory whose addresses do not change between steps of one shape bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from inferd.plugin.types import StepInputs
+
+if TYPE_CHECKING:
+    from inferd.engine.batch import Batch
+    from inferd.engine.shape import EngineShape
+
+
+class BucketWorkspace:
+    """Named buffers per bucket. A bucket that was sealed (captured) may not grow any more."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._bucket = 0
+        self._sealed: set[int] = set()
+        self._buffers: dict[tuple[int, str], torch.Tensor] = {}
+
+    def enter(self, bucket: int) -> None:
+        """Hand out the buffers of this bucket from now on; 0 is the one of eager steps."""
+        self._bucket = bucket
+
+    def seal(self) -> None:
+        """Fix every address of the current bucket: a capture now refers to them."""
+        self._sealed.add(self._bucket)
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return a view of this shape on the buffer of this name. Raises ValueError past a sealed size."""
+        key = (self._bucket, name)
+        size = int(np.prod(shape))
+        buffer = self._buffers.get(key)
+        if buffer is None or buffer.numel() < size or buffer.dtype != dtype:
+            if self._bucket in self._sealed:
+                raise ValueError(f"workspace {name!r}: {shape} {dtype} asked of sealed bucket {self._bucket}")
+            buffer = self._buffers[key] = torch.empty(size, dtype=dtype, device=self.device)
+        return buffer[:size].view(shape)
+
+
+class StepBuffers:
+    """The fixed buffers behind `StepInputs`, filled from a `Batch` before the forward runs."""
+
+    def __init__(self, shape: EngineShape, num_groups: int, device: str) -> None:
+        tokens = max(shape.token_budget, shape.max_sequences * (1 + shape.max_draft))
+        sequences = shape.max_sequences
+
+        def buffer(*size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        self._token_ids = buffer(tokens)
+        self._positions = buffer(tokens, dtype=torch.int64)
+        self._cu_seqlens = buffer(sequences + 1)
+        self._context_lens = buffer(sequences)
+        self._block_tables = buffer(num_groups, sequences, shape.max_blocks)
+        self._slots = buffer(num_groups, tokens, dtype=torch.int64)
+        self._sample_rows = buffer(tokens)
+
+    def fill(self, batch: Batch) -> StepInputs:
+        """Copy one step in and return views of its real sizes."""
+        query_lens = np.diff(batch.cu_seqlens)
+        return StepInputs(
+            token_ids=_put(self._token_ids, batch.token_ids),
+            positions=_put(self._positions, batch.positions),
+            cu_seqlens=_put(self._cu_seqlens, batch.cu_seqlens),
+            context_lens=_put(self._context_lens, batch.context_lens),
+            block_tables=_put(self._block_tables, batch.block_tables),
+            slots=_put(self._slots, batch.slots),
+            sample_rows=_put(self._sample_rows, batch.sample_rows),
+            query_lens=query_lens.tolist(),
+            context_lens_host=batch.context_lens.tolist(),
+            counts=batch.counts,
+        )
+
+
+def _put(buffer: torch.Tensor, values: np.ndarray) -> torch.Tensor:
+    """Copy `values` to the start of each dimension of `buffer`. Raises ValueError when they do not fit."""
+    if any(have < want for have, want in zip(buffer.shape, values.shape, strict=True)):
+        raise ValueError(f"step of {values.shape} does not fit buffers of {tuple(buffer.shape)}")
+    view = buffer[tuple(slice(0, n) for n in values.shape)]
+    return view.copy_(torch.from_numpy(values))

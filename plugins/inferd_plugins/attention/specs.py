@@ -1,0 +1,32 @@
+"""Attention backends that ship with inferd. Imports no torch."""
+
+from __future__ import annotations
+
+from inferd.plugin.contracts import Capabilities, Effect, PluginSpec
+from inferd.plugin.types import KVFormat
+
+FLOAT_FORMATS: frozenset[KVFormat] = frozenset({"fp32", "bf16", "fp16"})
+
+PLUGINS: tuple[PluginSpec, ...] = (
+    PluginSpec(
+        name="torch",
+        kind="attention",
+        target="inferd_plugins.attention.torch:TorchAttention",
+        capabilities=Capabilities(kv_formats=FLOAT_FORMATS),
+        exactness="token",
+        effects=(
+            Effect("prefill", "ttft", "better"),
+            Effect("prefill", "peak_bytes", "better"),
+            Effect("decode", "tpot", "better"),
+        ),
+        baseline="reference",
+        priority=10,
+    ),
+    PluginSpec(
+        name="reference",
+        kind="attention",
+        target="inferd_plugins.attention.reference:ReferenceAttention",
+        capabilities=Capabilities(kv_formats=FLOAT_FORMATS),
+        exactness="bit",
+    ),
+)
