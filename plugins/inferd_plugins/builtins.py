@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from inferd.plugin.contracts import PluginSpec
 from inferd.plugin.hookspecs import hookimpl
-
-
-def _table(folder: str) -> list[PluginSpec]:
-    try:
-        return list(import_module(f"inferd_plugins.{folder}.specs").PLUGINS)
-    except ModuleNotFoundError:
-        return []
+from inferd_plugins.arch import specs as arch
+from inferd_plugins.attention import specs as attention
+from inferd_plugins.draft import specs as draft
+from inferd_plugins.kv import specs as kv
+from inferd_plugins.parallel import specs as parallel
+from inferd_plugins.quant import specs as quant
 
 
 @hookimpl
 def inferd_architectures() -> list[PluginSpec]:
-    return _table("arch")
+    return list(arch.PLUGINS)
 
 
 @hookimpl
 def inferd_parallel_strategies() -> list[PluginSpec]:
-    return _table("parallel")
+    return list(parallel.PLUGINS)
 
 
 @hookimpl
 def inferd_quantizers() -> list[PluginSpec]:
-    return _table("quant")
+    return list(quant.PLUGINS)
 
 
 @hookimpl
 def inferd_kv_managers() -> list[PluginSpec]:
-    return _table("kv")
+    return list(kv.PLUGINS)
 
 
 @hookimpl
 def inferd_attention_backends() -> list[PluginSpec]:
-    return _table("attention")
+    return list(attention.PLUGINS)
 
 
 @hookimpl
 def inferd_draft_models() -> list[PluginSpec]:
-    return _table("draft")
+    return list(draft.PLUGINS)
