@@ -58,12 +58,14 @@ def read_header(path: Path) -> dict[str, TensorMeta]:
 
 def _parse(path: Path, raw: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(raw, object_pairs_hook=_unique)
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise LoadError(f"{path}: header: {error}") from None
     if not isinstance(header, dict):
         raise LoadError(f"{path}: header: must be a JSON object")
-    header.pop("__metadata__", None)
+    notes = header.pop("__metadata__", {})
+    if not isinstance(notes, dict) or not all(isinstance(value, str) for value in notes.values()):
+        raise LoadError(f"{path}: __metadata__ must map strings to strings")
     return header
 
 
@@ -105,6 +107,6 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[TensorMeta, int, int]:
     if len(shape) > MAX_DIMS or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
         raise LoadError(f"{path}: tensor {name}: bad shape {shape!r:.80}")
     need = prod(shape) * DTYPE_BITS[dtype]
-    if start < 0 or end < start or (end - start) * 8 != need:
+    if type(start) is not int or type(end) is not int or start < 0 or end < start or (end - start) * 8 != need:
         raise LoadError(f"{path}: tensor {name}: range {start}..{end} does not hold {shape} of {dtype}")
     return TensorMeta(name, tuple(shape), dtype), start, end
