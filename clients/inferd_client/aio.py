@@ -13,7 +13,7 @@ from .base import ClientBase
 from .call import Asked, Item
 from .calls import Messages, Planned, new_id, plan_chat, plan_generate, plan_render
 from .mailbox import AsyncMailbox, WaitedInVain
-from .options import ChatOptions, RequestOptions
+from .options import ChatOptions, RequestOptions, Timeouts
 from .results import Completion
 
 R = TypeVar("R")
@@ -99,11 +99,11 @@ class AsyncClient(ClientBase):
     ) -> str:
         """Load a model; return when it is ready. Raises UnknownModel, ModelLoadFailed, Unauthorized."""
         message = p.Load(id=new_id(), model=model, keep_alive_s=keep_alive_s)
-        return (await self._ask(message, p.Ok, on_progress)).detail
+        return (await self._ask(message, p.Ok, on_progress, self._patient)).detail
 
     async def unload(self, model: str, *, force: bool = False) -> str:
         """Unload a model once its requests are done, or cancel them with `force`. Raises UnknownModel."""
-        return (await self._ask(p.Unload(id=new_id(), model=model, force=force), p.Ok)).detail
+        return (await self._ask(p.Unload(id=new_id(), model=model, force=force), p.Ok, timeouts=self._patient)).detail
 
     async def drain(self, timeout_s: float | None = None) -> str:
         """Make the daemon finish what runs, for at most `timeout_s`, and exit. Raises Unauthorized."""
@@ -131,11 +131,14 @@ class AsyncClient(ClientBase):
     async def _complete(self, planned: Planned) -> Completion:
         return await AsyncStream(self, self._open(), planned).result()
 
-    async def _ask(self, message: Asked, kind: type[R], on_progress: OnProgress | None = None) -> R:
+    async def _ask(
+        self, message: Asked, kind: type[R], on_progress: OnProgress | None = None, timeouts: Timeouts | None = None
+    ) -> R:
         mailbox: AsyncMailbox[Item] = AsyncMailbox()
-        patience = Patience(self.timeouts)
+        planned = Planned(message, timeouts)
+        patience = Patience(timeouts or self.timeouts)
         driver = self._open()
-        call = self.new_call(Planned(message), mailbox.put)
+        call = self.new_call(planned, mailbox.put)
         driver.submit(call)
         try:
             while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import weakref
 
@@ -65,6 +66,11 @@ class ClientBase:
                 weakref.finalize(self, driver.close)
         driver.start()
         return driver
+
+    @property
+    def _patient(self) -> Timeouts:
+        """For calls that may be answered late; heartbeats tell a dead daemon."""
+        return dataclasses.replace(self.timeouts, idle=None)
 
     def new_call(self, planned: Planned, sink: Sink) -> Call:
         """Return a call with this client's settings where the plan names none."""

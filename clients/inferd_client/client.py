@@ -12,7 +12,7 @@ from .base import ClientBase
 from .call import Asked, Item
 from .calls import Messages, Planned, new_id, plan_chat, plan_generate, plan_render
 from .mailbox import BlockingMailbox, WaitedInVain
-from .options import ChatOptions, RequestOptions
+from .options import ChatOptions, RequestOptions, Timeouts
 from .results import Completion
 from .streams import EventStream, Stream
 
@@ -102,11 +102,11 @@ class Client(ClientBase):
     def load(self, model: str, *, keep_alive_s: float | None = None, on_progress: OnProgress | None = None) -> str:
         """Load a model; return when it is ready. Raises UnknownModel, ModelLoadFailed, Unauthorized."""
         message = p.Load(id=new_id(), model=model, keep_alive_s=keep_alive_s)
-        return self._ask(message, p.Ok, on_progress).detail
+        return self._ask(message, p.Ok, on_progress, self._patient).detail
 
     def unload(self, model: str, *, force: bool = False) -> str:
         """Unload a model once its requests are done, or cancel them with `force`. Raises UnknownModel."""
-        return self._ask(p.Unload(id=new_id(), model=model, force=force), p.Ok).detail
+        return self._ask(p.Unload(id=new_id(), model=model, force=force), p.Ok, timeouts=self._patient).detail
 
     def drain(self, timeout_s: float | None = None) -> str:
         """Make the daemon finish what runs, for at most `timeout_s`, and exit. Raises Unauthorized."""
@@ -137,11 +137,14 @@ class Client(ClientBase):
         started = Stream(self, self._open(), planned)
         return started if stream else started.result()
 
-    def _ask(self, message: Asked, kind: type[R], on_progress: OnProgress | None = None) -> R:
+    def _ask(
+        self, message: Asked, kind: type[R], on_progress: OnProgress | None = None, timeouts: Timeouts | None = None
+    ) -> R:
         mailbox: BlockingMailbox[Item] = BlockingMailbox()
-        patience = Patience(self.timeouts)
+        planned = Planned(message, timeouts)
+        patience = Patience(timeouts or self.timeouts)
         driver = self._open()
-        call = self.new_call(Planned(message), mailbox.put)
+        call = self.new_call(planned, mailbox.put)
         driver.submit(call)
         try:
             while True:

@@ -257,8 +257,7 @@ class Core:
                 call.tries += 1
                 self._fail(call, from_answer(error), now)
         elif error.code is p.Code.UNAUTHORIZED:
-            link.lost(now)
-            self.actions.append(Action("reopen", link.channel))
+            self._greet_anew(link, now)
 
     # answers
 
@@ -275,7 +274,20 @@ class Core:
     def _failed_there(self, call: Call, answer: p.Error, now: float) -> None:
         if answer.code is p.Code.DUPLICATE_REQUEST and call.resent:
             return
+        if answer.code is p.Code.UNAUTHORIZED and not call.resent and not self._lacks_role(call):
+            call.sent, call.resent = False, True
+            self._greet_anew(self.links[call.channel], now)
+            return
         self._fail(call, from_answer(answer), now)
+
+    def _lacks_role(self, call: Call) -> bool:
+        is_user = self.welcome is not None and self.welcome.role == "user"
+        return is_user and isinstance(call.message, p.Load | p.Unload | p.Drain)
+
+    def _greet_anew(self, link: Link, now: float) -> None:
+        """The daemon does not know this connection, as it forgets those that are silent for long."""
+        link.lost(now)
+        self.actions.append(Action("reopen", link.channel))
 
     def _tokens(self, call: Call, answer: p.Tokens, now: float) -> None:
         if answer.seq < call.next_seq:

@@ -61,7 +61,9 @@ class Bench:
             self.core.connected(channel, self.now)
             self.look()
 
-    def welcome(self, channel: Channel, *, instance: str = "i1", session: str = "s1", max_frame: int = 1 << 20):
+    def welcome(
+        self, channel: Channel, *, instance: str = "i1", session: str = "s1", max_frame: int = 1 << 20, role="user"
+    ):
         return self.answer(
             p.Welcome(
                 major=1,
@@ -69,7 +71,7 @@ class Bench:
                 version="t",
                 instance=instance,
                 session=session,
-                role="user",
+                role=role,
                 limits=p.Limits(max_frame=max_frame, max_queue=1, max_client_requests=1),
                 heartbeat_s=1.0,
             ),

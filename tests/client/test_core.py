@@ -396,3 +396,16 @@ def test_junk_disturbs_nothing(frames):
     bench.core.received(D, frames, bench.now)
     bench.answer(done("r"))
     assert kinds(items) == ["Done"]
+
+
+@pytest.mark.parametrize(("role", "outcome"), [("admin", ["Ok"]), ("user", ["Unauthorized"])])
+def test_unauthorized_means_hello_again_or_the_wrong_role(role, outcome):
+    bench = Bench()
+    _, items = bench.call(p.Unload(id="u", model="m"))
+    bench.connect(C)
+    bench.welcome(C, role=role)
+    bench.answer(p.Error(id="u", code=p.Code.UNAUTHORIZED, message="no"), C)
+    bench.connect(C)
+    bench.welcome(C, role=role, session="s2")
+    bench.answer(p.Ok(id="u"), C)
+    assert kinds(items) == outcome

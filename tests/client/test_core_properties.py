@@ -39,7 +39,7 @@ def test_reordered_repeated_and_lost_answers_never_show_wrong_text(order):
         assert isinstance(items[-1], InferdError)
 
 
-EVENTS = st.sampled_from(["token", "done", "lose", "back", "restart", "expire", "overload", "wait"])
+EVENTS = st.sampled_from(["token", "done", "lose", "drop", "back", "restart", "expire", "overload", "wait"])
 
 
 class Daemon:
@@ -65,11 +65,13 @@ class Daemon:
                 self.running.pop(message.request, None)
 
     def step(self, event: str) -> None:
+        if event == "drop":
+            self.known = len(self.bench.sent)  # lost on the way
         self.take()
-        if event in ("lose", "restart", "expire"):
+        if event in ("lose", "drop", "restart", "expire"):
             self.bench.lose()
             self.up = False
-            if event != "lose":
+            if event in ("restart", "expire"):
                 self.running.clear()
                 self.session += 1
                 self.instance += event == "restart"
@@ -103,7 +105,8 @@ def test_losses_restarts_and_retries_never_show_wrong_text_and_always_end(events
     daemon = Daemon(bench)
     for event in ["back", *events]:
         daemon.step(event)
-    daemon.step("back")
+    for event in ("lose", "back"):
+        daemon.step(event)
     for event in ("wait", "wait", "wait", "token", "done"):
         daemon.step(event)
     shown = [item.text for item in items if isinstance(item, p.Tokens)]
