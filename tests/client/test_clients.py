@@ -329,7 +329,7 @@ def test_eight_interleaved_iterators_and_two_calls_each_lose_nothing(runtime):
         for _ in range(2):
             streams = [client.generate(text, stream=True) for text in texts]
             seen = [[] for _ in streams]
-            while streams_left := [i for i, stream in enumerate(streams) if not len(seen[i]) == 51]:
+            while streams_left := [i for i, stream in enumerate(streams) if len(seen[i]) != 51]:
                 for i in streams_left:
                     seen[i].append(str(next(streams[i], "")))
             assert ["".join(words) for words in seen] == [text.replace(" ", "") for text in texts]
