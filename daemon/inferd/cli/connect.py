@@ -27,7 +27,8 @@ def explain(error: BaseException) -> tuple[str, Exit] | None:
     if isinstance(error, Overloaded):
         wait = f"; try again in {error.retry_after:g} s" if error.retry_after else ""
         return f"{error}{wait}", Exit.BUSY
-    return f"{error}{_remedy(error)}", Exit.FAILURE
+    code = Exit.NO_MODEL if isinstance(error, UnknownModel) else Exit.FAILURE
+    return f"{error}{_remedy(error)}", code
 
 
 def _remedy(error: InferdError) -> str:

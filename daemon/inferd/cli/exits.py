@@ -13,6 +13,8 @@ class Exit(IntEnum):
     """It was tried and failed; the message says why."""
     USAGE = 2
     """Options or arguments are wrong."""
+    NO_MODEL = 66
+    """The model is not in the store, or no such file."""
     NOT_RUNNING = 69
     """No daemon answers."""
     BUSY = 75
@@ -24,6 +26,6 @@ class Exit(IntEnum):
 
 
 HELP = (
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, 69 daemon not running, "
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 66 no such model, 69 daemon not running, "
     "75 already running or overloaded, 78 wrong configuration, 130 interrupted."
 )

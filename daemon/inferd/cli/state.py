@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferd.cli.errors import CliError
+from inferd.cli.exits import Exit
+
 if TYPE_CHECKING:
     from inferd.config.layers import Loaded
     from inferd.config.paths import RuntimePaths
@@ -58,6 +61,15 @@ class State:
         from inferd.load.store import Store
 
         return Store(self.paths.models)
+
+    def resolve(self, model: str) -> Path:
+        """Return the file or folder of a model. Raises CliError with the remedy."""
+        from inferd.load.errors import LoadError
+
+        try:
+            return self.store.resolve(model)
+        except LoadError as error:
+            raise CliError(str(error), Exit.NO_MODEL) from None
 
 
 pass_state = click.make_pass_decorator(State)

@@ -71,9 +71,6 @@ def serve(state: State, model: str | None, config_path: str | None, settings: tu
     """
     given = {item.key: options[_name(item.key)] for item in OVERRIDES if options[_name(item.key)] is not None}
     state = state.override(given, config_path=config_path, settings=settings)
-    config = state.loaded.config
-    if config.preload or model:
-        state.store.resolve(model or config.default_model)
     from inferd.front.main import serve as run_daemon
 
-    return run_daemon(config, model=model, paths=state.paths)
+    return run_daemon(state.loaded.config, model=model, paths=state.paths)

@@ -32,7 +32,7 @@ def show(state: State, model: str | None, template: bool, shape: bool, as_json: 
         return
     from inferd.cli.describe import describe
 
-    path = state.store.resolve(name)
+    path = state.resolve(name)
     found = describe(path, state.loaded.config.plugins.disable)
     if template:
         _template(name, found["tokenizer"], as_json)

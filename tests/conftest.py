@@ -1,0 +1,41 @@
+"""What all tests share: one thread for torch, no settings of this machine, the default model."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.smollm2 import smollm2_path
+
+# Before anything imports torch, and inherited by every process a test starts.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_settings_of_this_machine() -> Iterator[None]:
+    """Point the system's and the user's config folders at an empty one."""
+    with tempfile.TemporaryDirectory() as empty, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONFIGURATION_DIRECTORY", empty)
+        patch.setenv("XDG_CONFIG_HOME", empty)
+        patch.delenv("INFERD_CONFIG", raising=False)
+        patch.delenv("INFERD_LOG", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> None:
+    """Undo what a test before this one set; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+@pytest.fixture
+def default_model() -> Path:
+    """The GGUF file of the default model; skips where it cannot be had."""
+    return smollm2_path()
