@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 CHILD_HWM = 1000
 """Messages a child may be ahead of a busy front before its send waits."""
+RECONNECT_MS = 5
+"""Between tries to reach a child that has not bound yet."""
 
 
 class ChannelError(RuntimeError):
@@ -29,8 +31,8 @@ class ChannelError(RuntimeError):
 class Channel(Generic[T]):
     """Send and receive the messages of `inferd.link`; `decoder` names what this end receives.
 
-    The end that binds is the front: its sends never block and are bounded by its own request queue.
-    A child connects and its sends wait when the front is behind, so that nothing is ever lost.
+    The child binds: its sends wait when the front is behind, so that nothing is ever lost. The front
+    connects, before or after: its sends never block and are bounded by its own request queue.
     """
 
     def __init__(
@@ -47,9 +49,10 @@ class Channel(Generic[T]):
         self._own_context = context is None
         self._context = context or zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
-        self.socket.set(zmq.LINGER, 0 if bind else 2000)
-        self.socket.set(zmq.SNDHWM, 0 if bind else CHILD_HWM)
-        self.socket.set(zmq.RCVHWM, CHILD_HWM if bind else 0)
+        self.socket.set(zmq.LINGER, 2000 if bind else 0)
+        self.socket.set(zmq.SNDHWM, CHILD_HWM if bind else 0)
+        self.socket.set(zmq.RCVHWM, 0 if bind else CHILD_HWM)
+        self.socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
         if bind:
             with private_files():
                 self.socket.bind(f"ipc://{self.path}")
@@ -58,7 +61,7 @@ class Channel(Generic[T]):
 
     def send(self, message: Msg) -> None:
         """Queue one message; it leaves in order."""
-        self.socket.send(pack(message), zmq.DONTWAIT if self._bound else 0)
+        self.socket.send(pack(message), 0 if self._bound else zmq.DONTWAIT)
 
     def recv_all(self, limit: int = 1024) -> list[T]:
         """Return what has arrived, oldest first, at most `limit`. Raises ChannelError."""
@@ -79,11 +82,11 @@ class Channel(Generic[T]):
         return bool(self.socket.poll(None if timeout_s is None else int(timeout_s * 1000)))
 
     def close(self) -> None:
-        """Close the socket; the end that bound removes the path."""
+        """Close the socket; the front removes what a killed child left of it."""
         self.socket.close()
         if self._own_context:
             self._context.term()
-        if self._bound:
+        if not self._bound:
             Path(self.path).unlink(missing_ok=True)
 
 

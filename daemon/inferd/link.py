@@ -12,7 +12,7 @@ from typing import Any, Literal, dataclass_transform
 import msgspec
 
 from inferd.plugin.manifest import ManifestEntry
-from inferd_client.protocol import Code, FinishReason, SamplingParams, TokenLogprob
+from inferd_client.protocol import Code, FinishReason, PluginInfo, SamplingParams, TokenLogprob
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
@@ -77,6 +77,8 @@ class ModelCard(Msg):
     manifest: tuple[ManifestEntry, ...]
     rejected: tuple[tuple[str, str, str], ...] = ()
     """(kind, name, why) of plugins not chosen."""
+    plugin_table: tuple[PluginInfo, ...] = ()
+    """Every installed plugin with its state, as this worker found them: the answer to `plugins`."""
     exactness: str = ""
     exactness_by: str = ""
     eager_because: str = ""

@@ -25,6 +25,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Runtime directory, for rendezvous files of ranks."""
     script: dict[str, Any] = {}
     """Of the scripted engine only."""
+    attempt: int = 0
+    """How many workers this model had before in the life of the daemon."""
 
     @staticmethod
     def load(path: Path) -> WorkerSettings:

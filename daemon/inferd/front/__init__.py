@@ -1,1 +1,1 @@
-"""..."""
+"""The front process: sockets, clients, requests, children. It never imports torch."""

@@ -18,12 +18,12 @@ from inferd.text.template import RenderLimits
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m inferd.text")
-    parser.add_argument("link", help="ipc path that the front has bound")
+    parser.add_argument("link", help="ipc path to bind")
     parser.add_argument("--max-output-chars", type=int, default=RenderLimits().chars)
     parser.add_argument("--render-seconds", type=float, default=RenderLimits().seconds)
     options = parser.parse_args(argv)
     limit_memory()
-    channel = Channel(options.link, bind=False, decoder=text_in)
+    channel = Channel(options.link, bind=True, decoder=text_in)
     service = TextService(RenderLimits(options.max_output_chars, options.render_seconds))
     while True:
         channel.wait()

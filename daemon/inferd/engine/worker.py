@@ -1,0 +1,127 @@
+"""An engine worker: `python -m inferd.engine.worker LINK SETTINGS`. One model, one process."""
+
+from __future__ import annotations
+
+from inferd.process import guard
+
+if __name__ == "__main__":
+    guard()  # before anything that takes time
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from inferd.channel import Channel
+from inferd.engine.settings import WorkerSettings
+from inferd.link import Abort, Idle, LoadFailed, LoadProgress, Ready, StepReport, Stop, Submit, engine_in
+from inferd.load.errors import LoadError
+from inferd.plugin.errors import PluginError
+from inferd_client.protocol import Code
+
+if TYPE_CHECKING:
+    from inferd.link import EngineIn, ModelCard
+
+IDLE_S = 1.0
+PROGRESS_S = 0.2
+"""Between two reports of the same phase of a load."""
+EX_LOAD = 3
+"""Exit code after a load that failed."""
+
+Progress = Callable[[str, int, int], None]
+Build = Callable[[WorkerSettings, Progress], tuple["ServedEngine", "ModelCard"]]
+
+
+class ServedEngine(Protocol):
+    """What a worker drives: the engine of a model, or a scripted one."""
+
+    @property
+    def has_work(self) -> bool: ...
+    def submit(self, submit: Submit) -> None: ...
+    def abort(self, key: str, choice: int | None = None) -> None: ...
+    def step(self) -> StepReport: ...
+
+
+def main(arguments: list[str], build: Build) -> int:
+    """Load, say so, serve until told to stop; the exit code. What `step` raises ends the process."""
+    link, settings_file = arguments
+    settings = WorkerSettings.load(Path(settings_file))
+    channel = Channel(link, bind=True, decoder=engine_in)
+    try:
+        _limit_threads(settings.config.engine.threads)
+        engine, card = build(settings, _reporter(channel))
+    except (LoadError, ValueError, OSError, MemoryError, ImportError) as error:
+        channel.send(LoadFailed(code=_code(error), message=_one_line(error)))
+        channel.wait(IDLE_S)  # the front answers by ending this process
+        channel.close()
+        return EX_LOAD
+    channel.send(Ready(card=card, pid=os.getpid()))
+    serve(channel, engine)
+    channel.close()
+    return 0
+
+
+def serve(channel: Channel[EngineIn], engine: ServedEngine, clock: Callable[[], float] = time.monotonic) -> None:
+    """Take messages between steps, report each step, sign life when idle; return at `Stop`."""
+    said = clock()
+    while True:
+        if not engine.has_work:
+            channel.wait(max(0.0, said + IDLE_S - clock()))
+        for message in channel.recv_all():
+            match message:
+                case Submit():
+                    engine.submit(message)
+                case Abort():
+                    engine.abort(message.key, message.choice)
+                case Stop():
+                    return
+        if engine.has_work:
+            channel.send(engine.step())
+            said = clock()
+        elif clock() - said >= IDLE_S:
+            said = clock()
+            channel.send(Idle(now=said))
+
+
+def _reporter(channel: Channel[EngineIn]) -> Progress:
+    """Pass on the progress of a load, each new phase at once, the rest now and then."""
+    last_phase, last_time = "", 0.0
+
+    def report(phase: str, done: int, total: int) -> None:
+        nonlocal last_phase, last_time
+        now = time.monotonic()
+        if phase != last_phase or now - last_time >= PROGRESS_S:
+            last_phase, last_time = phase, now
+            channel.send(LoadProgress(phase=phase, done=done, total=total))
+
+    return report
+
+
+def _limit_threads(threads: int) -> None:
+    """Set the size of the thread pools that libraries make when they are imported."""
+    if threads:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(threads)
+
+
+def _code(error: Exception) -> Code:
+    return Code.PLUGIN_FAILED if isinstance(error, PluginError) else Code.MODEL_LOAD_FAILED
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {text or 'an allocation failed'}"
+    return text or type(error).__name__
+
+
+def _build(settings: WorkerSettings, progress: Progress) -> tuple[ServedEngine, ModelCard]:
+    from inferd.engine.build import build_engine
+
+    return build_engine(settings, progress)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], _build))

@@ -1,0 +1,134 @@
+"""The calls of the control socket, which never queue behind data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from inferd.front.errors import Refusal, invalid
+from inferd.front.requests import error_of
+from inferd.front.validate import check_model_name
+from inferd_client.protocol import (
+    Cancel,
+    Caps,
+    Code,
+    Drain,
+    Load,
+    ModelInfo,
+    ModelsReply,
+    Ok,
+    PluginInfo,
+    Plugins,
+    PluginsReply,
+    Status,
+    Unload,
+)
+from inferd_client.protocol import (
+    Models as ModelsCall,
+)
+
+if TYPE_CHECKING:
+    from inferd.front.catalog import Catalog
+    from inferd.front.model import Model
+    from inferd.front.models import Models
+    from inferd.front.records import Session
+    from inferd.front.requests import Requests
+    from inferd.front.sessions import Sessions
+    from inferd.front.status import StatusBuilder
+
+Call = Cancel | Status | ModelsCall | Load | Unload | Plugins | Drain
+ADMIN = (Load, Unload, Drain)
+
+
+class ControlCalls:
+    """Handler of every message of the control socket but hello and ping."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        requests: Requests,
+        models: Models,
+        catalog: Catalog,
+        status: StatusBuilder,
+        drain: Callable[[float | None], None],
+    ) -> None:
+        self._sessions = sessions
+        self._requests = requests
+        self._models = models
+        self._catalog = catalog
+        self._status = status
+        self._drain = drain
+
+    def handle(self, session: Session, message: Call) -> None:
+        """Raises Refusal."""
+        if len(message.id) > Caps.ID_CHARS:
+            raise invalid("id", f"at most {Caps.ID_CHARS} characters", Caps.ID_CHARS)
+        if isinstance(message, ADMIN) and session.role != "admin":
+            raise Refusal(Code.UNAUTHORIZED, f"{type(message).__name__.lower()} needs the role admin")
+        match message:
+            case Cancel():
+                detail = self._requests.cancel(session, message.request)
+                self._sessions.send_control(session, Ok(id=message.id, detail=detail))
+            case Status():
+                self._sessions.send_control(session, self._status.build(request_id=message.id))
+            case ModelsCall():
+                self._sessions.send_control(session, ModelsReply(id=message.id, models=self._list_models()))
+            case Load():
+                self._load(session, message)
+            case Unload():
+                self._unload(session, message)
+            case Plugins():
+                self._sessions.send_control(session, PluginsReply(id=message.id, plugins=self._list_plugins()))
+            case Drain():
+                self._sessions.send_control(session, Ok(id=message.id, detail="draining"))
+                self._drain(message.timeout_s)
+
+    def _load(self, session: Session, message: Load) -> None:
+        check_model_name(message.model)
+        self._requests.refuse_if_draining()
+        self._models.load(message.model, message.keep_alive_s, self._answer_later(session, message.id))
+
+    def _unload(self, session: Session, message: Unload) -> None:
+        check_model_name(message.model)
+        model = self._models.unload(message.model, self._answer_later(session, message.id))
+        if model is not None and message.force:
+            for request in list(model.requests.values()):
+                self._requests.cancel_request(request)
+
+    def _answer_later(self, session: Session, call_id: str) -> Callable[[Code | None, str], None]:
+        def answer(code: Code | None, detail: str) -> None:
+            reply = Ok(id=call_id, detail=detail) if code is None else error_of(Refusal(code, detail), call_id)
+            self._sessions.send_control(session, reply)
+
+        return answer
+
+    def _list_models(self) -> tuple[ModelInfo, ...]:
+        """What the store has, marked with what is loaded, and what is loaded from elsewhere."""
+        known = {info.name: info for info in self._catalog.list()}
+        for model in self._models.all():
+            info = known.get(model.name) or ModelInfo(name=model.name, path=model.path, bytes=model.file_bytes)
+            known[model.name] = _marked(info, model)
+        default = self._models.default
+        return tuple(msgspec.structs.replace(info, default=info.name == default) for info in known.values())
+
+    def _list_plugins(self) -> tuple[PluginInfo, ...]:
+        """What the engines found; a plugin that one engine chose is `chosen`."""
+        found: dict[tuple[str, str], PluginInfo] = {}
+        for card in [model.card for model in self._models.all() if model.card is not None]:
+            for info in card.plugin_table:
+                if info.state == "chosen" or (info.kind, info.name) not in found:
+                    found[info.kind, info.name] = info
+        return tuple(found[key] for key in sorted(found))
+
+
+def _marked(info: ModelInfo, model: Model) -> ModelInfo:
+    return msgspec.structs.replace(
+        info,
+        loaded=model.card is not None,
+        state=model.state,
+        architecture=model.card.architecture if model.card else info.architecture,
+        context=model.card.context if model.card else info.context,
+        problem=model.detail if model.state == "failed" else info.problem,
+    )

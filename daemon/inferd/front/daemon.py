@@ -1,0 +1,144 @@
+"""The front as a whole: its parts put together, its one loop, and how it ends."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from inferd.front.control import ControlCalls
+from inferd.front.data import DataCalls
+from inferd.front.dispatch import Dispatcher
+from inferd.front.errors import Refusal
+from inferd.front.events import Events
+from inferd.front.ledger import Ledger
+from inferd.front.loop import Loop
+from inferd.front.models import Models
+from inferd.front.notify import Notifier
+from inferd.front.outputs import Outputs
+from inferd.front.requests import Requests
+from inferd.front.sessions import Sessions
+from inferd.front.status import CachedMemory, StatusBuilder
+from inferd.front.texts import Texts
+from inferd.front.workers import Workers
+from inferd.metrics import Metrics
+from inferd_client.protocol import Code
+
+if TYPE_CHECKING:
+    from inferd.config.paths import RuntimePaths
+    from inferd.config.schema import Config
+    from inferd.front.catalog import Catalog
+    from inferd.front.model import Model
+    from inferd.front.sockets import Sockets
+    from inferd.log import Logger
+
+NOTIFY_S = 0.5
+FLUSH_S = 1.0
+"""Longest wait at the end for clients to take their last messages."""
+WORKER_EXIT_S = 0.5
+
+
+class FrontDaemon:
+    """Everything between the sockets and the child processes."""
+
+    def __init__(
+        self,
+        config: Config,
+        paths: RuntimePaths,
+        sockets: Sockets,
+        catalog: Catalog,
+        log: Logger,
+        *,
+        default: str,
+        engine_module: str,
+        text_module: str,
+        script: dict[str, Any] | None = None,
+    ) -> None:
+        settings = config.daemon
+        self._config = config
+        self._log = log
+        self.instance = secrets.token_hex(8)
+        self.loop = loop = Loop()
+        self.metrics = metrics = Metrics()
+        self._ledger = ledger = Ledger(settings.memory_limit, settings.memory_reserve, CachedMemory(loop.clock))
+        self.sessions = sessions = Sessions(settings, sockets, loop, metrics, self.instance)
+        self.texts = texts = Texts(text_module, config.text, paths.runtime, sockets.context, loop, metrics, log)
+        self.workers = workers = Workers(engine_module, paths.runtime, sockets.context, loop, script)
+        self.models = models = Models(config, catalog, ledger, workers, loop, metrics, log, default=default)
+        self.requests = requests = Requests(settings, sessions, models, texts, loop, metrics, log)
+        self.status = status = StatusBuilder(
+            self.instance, settings.max_queue, models, requests, sessions, ledger, metrics, loop
+        )
+        self.events = Events(sockets.events, status, loop, settings.events_hz)
+        data = DataCalls(sessions, requests, models, texts, catalog)
+        control = ControlCalls(sessions, requests, models, catalog, status, self.drain)
+        dispatcher = Dispatcher(sockets, sessions, data, control, metrics, log, settings.max_frame)
+        sessions.on_gone, sessions.on_slow = requests.abandon, requests.slow
+        models.listener = Outputs(requests, sessions, loop, metrics, log)
+        models.on_open, models.on_change = self._model_opened, self._model_changed
+        loop.add(sockets.control, dispatcher.read_control)
+        loop.add(sockets.data, dispatcher.read_data)
+        self._notifier = Notifier()
+        self._stop_at: float | None = None
+        if self._notifier.wanted:
+            loop.after(0, self._notify)
+
+    def preload(self) -> None:
+        """Begin to load the default model; how that goes shows in its state."""
+        try:
+            self.models.require("")
+        except Refusal as refusal:
+            self._log.error("preload failed", why=refusal.message)
+
+    def run(self) -> None:
+        """Serve until drained."""
+        while not self._finished():
+            self.loop.run_once()
+        self._wind_down()
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Accept nothing new, finish what runs within the time, then end. A second call shortens the time."""
+        timeout = self._config.daemon.drain_s if timeout_s is None else max(0.0, timeout_s)
+        stop_at = self.loop.clock() + timeout
+        if self._stop_at is None:
+            self._log.info("draining", requests=len(self.requests.live), timeout_s=timeout)
+            self._notifier.stopping()
+        self.requests.draining = True
+        self._stop_at = stop_at if self._stop_at is None else min(stop_at, self._stop_at)
+        self.loop.after(timeout, lambda: None)  # so that the loop wakes then
+
+    def _finished(self) -> bool:
+        if self._stop_at is None:
+            return False
+        return not self.requests.live or self.loop.clock() >= self._stop_at
+
+    def _wind_down(self) -> None:
+        """End what is left with an answer, give clients a moment to read it, end the children."""
+        self.requests.end_all(Code.SERVER_SHUTDOWN, "the daemon is shutting down")
+        self.events.snapshot()
+        self.workers.stop_all()
+        until = self.loop.clock() + FLUSH_S
+        self.loop.after(WORKER_EXIT_S, lambda: None)
+        while self.loop.clock() < until and self.sessions.unsent:
+            self.loop.run_once()
+        self.workers.close()
+        self.texts.close()
+        self._log.info("stopped")
+
+    def _model_opened(self, model: Model) -> None:
+        self.texts.open(model.name, model.path, self.models.chat_template(model.name))
+
+    def _model_changed(self, model: Model) -> None:
+        self.events.model_changed(model)
+        if self.models.get(model.name) is None:
+            self.texts.close_model(model.name)
+
+    def _notify(self) -> None:
+        """Tell systemd how it goes: ready when serving, more time while loading, alive while steps progress."""
+        models = self.models.all()
+        self._notifier.ready(self.status.ready or not self._config.preload)
+        self._notifier.status("; ".join(f"{m.name}: {m.state} {m.detail}".strip() for m in models) or "no model")
+        if any(m.state in ("loading", "restarting") for m in models):
+            self._notifier.still_loading()
+        if self._notifier.watchdog_s is not None and not any(m.stalled for m in models):
+            self._notifier.watchdog()
+        self.loop.after(min(NOTIFY_S, self._notifier.watchdog_s or NOTIFY_S), self._notify)

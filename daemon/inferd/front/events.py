@@ -1,0 +1,65 @@
+"""The events socket: state snapshots with a number, and the changes of models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import zmq
+
+from inferd_client.protocol import ModelEvent, encode
+
+if TYPE_CHECKING:
+    from inferd.front.loop import Loop
+    from inferd.front.model import Model
+    from inferd.front.status import StatusBuilder
+    from inferd_client.protocol import Event
+
+MAX_SUBSCRIPTIONS_A_TURN = 64
+
+
+class Events:
+    """Publishes while someone listens; whoever subscribes gets the present state at once."""
+
+    def __init__(self, socket: zmq.Socket[bytes], status: StatusBuilder, loop: Loop, hz: float) -> None:
+        self._socket = socket
+        self._status = status
+        self._loop = loop
+        self._period_s = 1 / hz
+        self._listened = False
+        self._seq = 0
+        loop.add(socket, self._subscriptions)
+        loop.after(self._period_s, self._tick)
+
+    def model_changed(self, model: Model) -> None:
+        if self._listened:
+            seq = self._next()
+            self._publish(ModelEvent(seq=seq, name=model.name, state=model.state, detail=model.detail))
+
+    def snapshot(self) -> None:
+        self._publish(self._status.build(seq=self._next()))
+
+    def _subscriptions(self) -> None:
+        """Take subscriptions; the last leaving subscriber of a topic is reported, so is each new one."""
+        joined = False
+        for _ in range(MAX_SUBSCRIPTIONS_A_TURN):
+            try:
+                message = self._socket.recv(zmq.DONTWAIT)
+            except zmq.Again:
+                break
+            if message[:1] == b"\1":
+                joined = True
+        if joined:
+            self._listened = True
+            self.snapshot()
+
+    def _tick(self) -> None:
+        if self._listened:
+            self.snapshot()
+        self._loop.after(self._period_s, self._tick)
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _publish(self, event: Event) -> None:
+        self._socket.send_multipart(encode(event), zmq.DONTWAIT)  # XPUB drops for a slow reader, it never blocks

@@ -1,0 +1,65 @@
+"""The text process of the fake daemon: the byte vocabulary and its one template, no jinja2.
+
+A text that contains `<hang>` makes it hang, one with `<die>` makes it die, as a bad template could.
+"""
+
+from __future__ import annotations
+
+from inferd.process import guard
+
+if __name__ == "__main__":
+    guard()
+
+import os
+import sys
+import time
+from typing import Any
+
+from inferd.channel import Channel
+from inferd.link import TextClose, TextIn, TextJob, TextOpen, TextReady, TextResult, text_in
+from inferd.load.vocab_bytes import byte_vocabulary
+
+
+def render(messages: list[Any]) -> str:
+    """Return what the template of the byte vocabulary makes of a chat."""
+    turns = [f"<|im_start|>{m['role']}\n{m.get('content') or ''}<|im_end|>\n" for m in messages]
+    return "".join(turns) + "<|im_start|>assistant\n"
+
+
+def answer(message: TextIn) -> TextReady | TextResult | None:
+    """Do one message."""
+    if isinstance(message, TextOpen):
+        return TextReady(model=message.model, has_template=True)
+    if isinstance(message, TextClose):
+        return None
+    return _job(message)
+
+
+def _job(job: TextJob) -> TextResult:
+    chat = None if job.messages is None else render(job.messages)
+    text = job.text or "" if chat is None else chat
+    if "<hang>" in text:
+        time.sleep(3600)
+    if "<die>" in text:
+        os._exit(9)
+    encode = byte_vocabulary().codec.encode
+    try:
+        ids = encode(text, special_tokens=job.special_tokens or chat is not None)
+    except UnicodeEncodeError as error:
+        return TextResult(key=job.key, error=f"not Unicode text: {error.reason}", field="prompt")
+    words = tuple(tuple(encode(word, special_tokens=False)) for word in job.bad_words)
+    return TextResult(key=job.key, ids=ids, text=chat, bad_word_ids=words)
+
+
+def main(link: str) -> None:
+    channel = Channel(link, bind=True, decoder=text_in)
+    while True:
+        channel.wait()
+        for message in channel.recv_all():
+            reply = answer(message)
+            if reply is not None:
+                channel.send(reply)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,116 @@
+"""`inferd serve`: start the front, keep it until it is told to stop, return the exit code."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from inferd.front.catalog import Catalog, StoreCatalog
+from inferd.front.daemon import FrontDaemon
+from inferd.front.errors import EX_NOINPUT, StartError
+from inferd.front.sockets import open_sockets
+from inferd.log import make_logger
+
+if TYPE_CHECKING:
+    from inferd.config.paths import RuntimePaths
+    from inferd.config.schema import Config
+
+ENGINE_MODULE = "inferd.engine.worker"
+TEXT_MODULE = "inferd.text"
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(config: Config, *, model: str | None, paths: RuntimePaths) -> int:
+    """Serve `model` (a name or path; default: the configured one) until stopped; the exit code.
+
+    0 after a drain; 66 when the default model is absent; 75 when a daemon already runs there; 78 for
+    a setting or folder that cannot be used.
+    """
+    from inferd.load.store import Store
+
+    catalog = StoreCatalog(Store(paths.models))
+    wanted = model or config.default_model
+    try:
+        default = _resolve(catalog, wanted) if model or config.preload else wanted
+        return run(config, paths, catalog, default=default, engine_module=ENGINE_MODULE)
+    except StartError as error:
+        print(f"inferd: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run(
+    config: Config,
+    paths: RuntimePaths,
+    catalog: Catalog,
+    *,
+    default: str,
+    engine_module: str,
+    text_module: str = TEXT_MODULE,
+    script: dict[str, Any] | None = None,
+    announce: Callable[[], None] = lambda: None,
+) -> int:
+    """Bind, serve, unbind. Raises StartError. `announce` is called once clients can connect."""
+    log = make_logger(config.log, "front")
+    sockets = open_sockets(config.daemon, paths)
+    try:
+        daemon = FrontDaemon(
+            config,
+            paths,
+            sockets,
+            catalog,
+            log,
+            default=default,
+            engine_module=engine_module,
+            text_module=text_module,
+            script=script,
+        )
+        log.info("serving", runtime=str(paths.runtime), model=default, instance=daemon.instance)
+        with _signals(daemon):
+            if config.preload:
+                daemon.preload()
+            announce()
+            daemon.run()
+    finally:
+        sockets.close(paths)
+    return 0
+
+
+def _resolve(catalog: Catalog, wanted: str) -> str:
+    """Check that the default model is there before anything is bound."""
+    try:
+        catalog.resolve(wanted)
+    except ValueError as error:
+        raise StartError(str(error), EX_NOINPUT) from None
+    return wanted
+
+
+@contextmanager
+def _signals(daemon: FrontDaemon) -> Iterator[None]:
+    """Turn SIGTERM and SIGINT into a drain, the second into an immediate stop; the loop is woken by a byte."""
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    stops = 0
+
+    def read() -> None:
+        nonlocal stops
+        for number in reader.recv(64):
+            if number in STOP_SIGNALS:
+                stops += 1
+                daemon.drain(None if stops == 1 else 0.0)
+
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in STOP_SIGNALS}
+    wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    daemon.loop.add(reader.fileno(), read)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        reader.close()
+        writer.close()

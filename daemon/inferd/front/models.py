@@ -1,0 +1,341 @@
+"""All models: load on demand one at a time, idle unload, restart of dead workers, giving up."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from inferd.front.errors import Refusal
+from inferd.front.ledger import PROCESS_BYTES, Ledger, device_key
+from inferd.front.model import Model, ModelState, Outcome
+from inferd.front.workers import Workers
+from inferd.link import Idle, LoadFailed, LoadProgress, Ready, StepReport
+from inferd_client.protocol import Code
+
+if TYPE_CHECKING:
+    from inferd.config.schema import Config
+    from inferd.front.catalog import Catalog
+    from inferd.front.loop import Loop
+    from inferd.link import EngineOut
+    from inferd.log import Logger
+    from inferd.metrics import Metrics
+
+TICK_S = 0.25
+
+
+class Listener(Protocol):
+    """Who serves requests with the models."""
+
+    def model_ready(self, model: Model) -> None: ...
+    def model_failed(self, model: Model, code: Code, why: str) -> None:
+        """The model will not come; its requests end."""
+        ...
+
+    def engine_lost(self, model: Model, why: str) -> None:
+        """The worker died; what was in it ends, the rest waits for its successor."""
+        ...
+
+    def engine_report(self, model: Model, report: StepReport) -> None: ...
+
+
+class Models:
+    """Every model that is loaded, loading, leaving, or failed."""
+
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        ledger: Ledger,
+        workers: Workers,
+        loop: Loop,
+        metrics: Metrics,
+        log: Logger,
+        *,
+        default: str,
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._ledger = ledger
+        self._workers = workers
+        self._loop = loop
+        self._metrics = metrics
+        self._log = log
+        self.default = default
+        self.listener: Listener | None = None
+        self.on_change: Callable[[Model], None] = lambda _model: None
+        self.on_open: Callable[[Model], None] = lambda _model: None
+        self._models: dict[str, Model] = {}
+        self._names: dict[str, str] = {}
+        """What was asked for, to the name of the model it meant."""
+        self._loads: deque[Model] = deque()
+        """Waiting for a worker, the first maybe for memory."""
+        loop.after(TICK_S, self._tick)
+
+    def all(self) -> list[Model]:
+        return list(self._models.values())
+
+    def get(self, name: str) -> Model | None:
+        """Return a model that is not simply absent."""
+        return self._models.get(self._names.get(name, name))
+
+    def chat_template(self, name: str) -> str:
+        """The configured template file of a model; empty = its own."""
+        own = self._config.models.get(name)
+        return own.chat_template if own is not None else ""
+
+    def require(self, name: str) -> Model:
+        """Return the model to serve a request with, loading it if need be. Raises Refusal."""
+        model = self.get(name or self.default)
+        if model is None:
+            return self._open(name or self.default)
+        if model.state == "failed":
+            code, why = model.failure
+            raise Refusal(code, f"model {model.name} failed: {why}")
+        if model.state in ("draining", "unloading"):
+            raise Refusal(Code.OVERLOADED, f"model {model.name} is being unloaded", retry_after_ms=500, retry_safe=True)
+        return model
+
+    def load(self, name: str, keep_alive_s: float | None, done: Outcome) -> None:
+        """Load a model on request of a user, also one that failed before. Raises Refusal."""
+        model = self.get(name or self.default)
+        if model is not None and model.state == "failed":
+            self._forget(model)
+        model = self.require(name)
+        if keep_alive_s is not None:
+            model.keep_alive_s = keep_alive_s
+        if model.state == "ready":
+            done(None, "already loaded")
+        else:
+            model.loaded.append(done)
+
+    def unload(self, name: str, done: Outcome) -> Model | None:
+        """Unload once its requests are done; return the model so that a caller can cancel those."""
+        model = self.get(name or self.default)
+        if model is None:
+            done(None, "not loaded")
+            return None
+        model.unloaded.append(done)
+        if model.state == "failed" or model.child is None:
+            self._give_up(model, Code.MODEL_LOAD_FAILED, "unloaded by a user", forget=True)
+        elif model.state not in ("draining", "unloading"):
+            self._set(model, "draining", "unload was asked for")
+            self._leave_if_idle(model)
+        return model
+
+    def released(self, model: Model) -> None:
+        """A request of the model ended."""
+        if not model.busy:
+            model.idle_since = self._loop.clock()
+            self._leave_if_idle(model)
+
+    def _open(self, name: str) -> Model:
+        try:
+            found = self._catalog.resolve(name)
+        except ValueError as error:
+            raise Refusal(Code.UNKNOWN_MODEL, str(error), field="model") from None
+        model = self._models.get(found.name)
+        if model is None or model.path != found.path:
+            if model is not None:
+                raise Refusal(Code.UNKNOWN_MODEL, f"{found.name} already names {model.path}", field="model")
+            device = device_key(self._config.for_model(found.name).engine.device)
+            model = Model.of(found, self._config, self.default, device)
+            self._models[found.name] = model
+            self._queue_load(model, "loading")
+            self.on_open(model)
+        self._names[name] = found.name
+        return self.require(found.name)
+
+    # --- loading ------------------------------------------------------------------------------
+
+    def _queue_load(self, model: Model, state: ModelState) -> None:
+        self._loads.append(model)
+        self._set(model, state, "waiting for another load" if len(self._loads) > 1 else "starting")
+        self._loop.after(0, self._advance)
+
+    def _advance(self) -> None:
+        """Start the next load if none runs and there is memory, or can be."""
+        while self._loads and not any(m.child and m.state in ("loading", "restarting") for m in self._models.values()):
+            model = self._loads[0]
+            need = model.file_bytes + PROCESS_BYTES
+            grant = self._ledger.grant(model.device, model.name, need)
+            if grant is None:
+                if self._make_room(model):
+                    return
+                self._loads.popleft()
+                why = self._ledger.explain(model.device, need)
+                self._give_up(model, Code.MODEL_LOAD_FAILED, f"{model.name} {why}", forget=True)
+                continue
+            self._loads.popleft()
+            self._start(model, model.config.engine.memory or grant)
+
+    def _make_room(self, model: Model) -> bool:
+        """Unload the model idle for longest; True when one is on its way out."""
+        others = [m for m in self._models.values() if m.device == model.device and m is not model]
+        if any(m.state in ("draining", "unloading") for m in others):
+            self._set(model, model.state, "waiting for memory")
+            return True
+        idle = [m for m in others if m.state == "ready" and not m.busy and not m.is_default]
+        if not idle:
+            return False
+        victim = min(idle, key=lambda m: m.idle_since)
+        self._set(model, model.state, f"waiting for memory of {victim.name}")
+        self._set(victim, "draining", f"its memory is needed by {model.name}")
+        self._leave_if_idle(victim)
+        return True
+
+    def _start(self, model: Model, grant: int) -> None:
+        try:
+            self._workers.start(model, grant, on_message=self._message, on_exit=self._exited)
+        except OSError as error:
+            self._exited(model, str(error))
+            return
+        model.last_heard = self._loop.clock()
+        self._set(model, model.state, "starting")
+        model.load_timer = self._loop.after(self._config.daemon.load_timeout_s, lambda: self._load_too_long(model))
+
+    def _load_too_long(self, model: Model) -> None:
+        model.failure = (Code.MODEL_LOAD_FAILED, f"no answer within {self._config.daemon.load_timeout_s:g} s")
+        self._workers.kill(model)
+
+    # --- what workers say -----------------------------------------------------------------------
+
+    def _message(self, model: Model, message: EngineOut) -> None:
+        assert self.listener is not None
+        now = model.last_heard = self._loop.clock()
+        if isinstance(message, StepReport):
+            model.last_step = now
+            model.stalled = False
+            self._metrics.step(message.stats, model.stats)
+            model.stats = message.stats
+            self.listener.engine_report(model, message)
+        elif isinstance(message, LoadProgress):
+            model.load_done, model.load_total = message.done, message.total
+            if message.phase != model.detail:
+                self._set(model, model.state, message.phase)
+        elif isinstance(message, Ready):
+            self._became_ready(model, message)
+        elif isinstance(message, LoadFailed):
+            model.failure = (message.code, message.message)
+            self._workers.kill(model)
+        else:
+            assert isinstance(message, Idle)
+
+    def _became_ready(self, model: Model, message: Ready) -> None:
+        assert self.listener is not None
+        card = model.card = message.card
+        if model.load_timer is not None:
+            model.load_timer.cancel()
+        model.failed_loads = 0
+        now = model.idle_since = model.last_step = self._loop.clock()
+        model.device = device_key(card.device)
+        self._ledger.settle(model.device, model.name, card.weight_bytes + card.kv_bytes + PROCESS_BYTES)
+        if model.state not in ("draining", "unloading"):
+            self._set(model, "ready", "")
+        self._log.info("model ready", model=model.name, pid=message.pid, device=card.device, exactness=card.exactness)
+        self._answer(model.loaded, None, "loaded")
+        self.listener.model_ready(model)
+        model.idle_since = now
+        self._leave_if_idle(model)
+        self._advance()
+
+    def _exited(self, model: Model, how: str) -> None:
+        """The worker is gone, on purpose or not."""
+        assert self.listener is not None
+        now = self._loop.clock()
+        state, was_loaded = model.state, model.card is not None
+        if model.load_timer is not None:
+            model.load_timer.cancel()
+        self._ledger.release(model.name)
+        model.stats, model.card = None, None
+        if state == "unloading":
+            self._forget(model)
+            self._answer(model.unloaded, None, "unloaded")
+            self._advance()
+            return
+        code, told = model.failure
+        model.failure = (Code.MODEL_LOAD_FAILED, "")
+        why = told or f"the engine ended while {'serving' if was_loaded else 'loading'}: {how}"
+        self._log.error("engine lost", model=model.name, why=why, requests=len(model.requests))
+        if was_loaded:
+            model.note_death(now, [r for r in model.requests.values() if r.submitted])
+            self.listener.engine_lost(model, how)
+        else:
+            model.failed_loads += 1
+            if not told:
+                model.note_death(now, [])
+        self._metrics.count("worker_restarts_total")
+        if model.hopeless or state == "draining":
+            self._give_up(model, code, why, forget=state == "draining")
+        else:
+            model.restarts += 1
+            self._set(model, "restarting", why)
+            self._loop.after(model.backoff_s, lambda: self._restart(model))
+        self._advance()
+
+    def _restart(self, model: Model) -> None:
+        if model.state == "restarting" and self._models.get(model.name) is model:
+            self._queue_load(model, "restarting")
+
+    def _give_up(self, model: Model, code: Code, why: str, *, forget: bool) -> None:
+        """End what waits for the model; keep it as failed, or drop it."""
+        assert self.listener is not None
+        model.failure = (code, why)
+        if model in self._loads:
+            self._loads.remove(model)
+        self._set(model, "failed", why)
+        self._answer(model.loaded, code, why)
+        self.listener.model_failed(model, code, why)
+        if forget:
+            self._forget(model)
+            self._answer(model.unloaded, None, "unloaded")
+
+    # --- leaving --------------------------------------------------------------------------------
+
+    def _leave_if_idle(self, model: Model) -> None:
+        """End the worker of a draining model that has nothing left to do."""
+        if model.state == "draining" and not model.busy:
+            self._set(model, "unloading", model.detail)
+            self._workers.stop(model)
+
+    def _forget(self, model: Model) -> None:
+        if self._models.pop(model.name, None) is not None:
+            self._names = {asked: name for asked, name in self._names.items() if name != model.name}
+            self.on_change(model)
+
+    def _tick(self) -> None:
+        now = self._loop.clock()
+        for model in self.all():
+            expires = model.expires_in(now)
+            if expires is not None and expires <= 0:
+                self._set(model, "draining", "idle")
+                self._leave_if_idle(model)
+            self._watch_progress(model, now)
+        self._loop.after(TICK_S, self._tick)
+
+    def _watch_progress(self, model: Model, now: float) -> None:
+        """A worker without a step while it has work, or silent while it has none, is stalled."""
+        if model.card is None or model.child is None or model.state == "unloading":
+            return
+        stall = self._config.daemon.stall_s
+        age = model.progress_age(now)
+        age = now - model.last_heard if age is None else age
+        if age > 2 * stall:
+            model.failure = (Code.ENGINE_LOST, f"no step for {age:.0f} s, killed")
+            self._workers.kill(model)
+        elif age > stall and not model.stalled:
+            model.stalled = True
+            self._log.warning("engine stalled", model=model.name, seconds=round(age), pid=model.child.pid)
+            self.on_change(model)
+
+    def _set(self, model: Model, state: ModelState, detail: str) -> None:
+        changed = (state, detail) != (model.state, model.detail)
+        model.state, model.detail = state, detail
+        if changed:
+            self.on_change(model)
+
+    @staticmethod
+    def _answer(waiting: list[Outcome], code: Code | None, detail: str) -> None:
+        asked, waiting[:] = waiting[:], []
+        for done in asked:
+            done(code, detail)

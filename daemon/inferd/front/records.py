@@ -1,0 +1,120 @@
+"""The nouns of the front: a client's session, a request, one of its choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from inferd.front.outbox import Outbox, Stream
+from inferd.metrics import TokenClock
+from inferd_client.protocol import Finish, Usage
+
+if TYPE_CHECKING:
+    from inferd.front.detok import TextStream
+    from inferd.front.loop import Timer
+    from inferd.front.model import Model
+    from inferd_client.protocol import FinishReason, Generate
+
+State = Literal["loading", "text", "waiting", "prefill", "decode", "preempted"]
+MAX_SEED = 2**63 - 1
+Role = Literal["user", "admin"]
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One client, known by its token; it owns requests over both sockets and over reconnects."""
+
+    number: int
+    token: str
+    label: str
+    role: Role
+    last_heard: float
+    data: bytes | None = None
+    """Routing id of its present connection to each socket."""
+    control: bytes | None = None
+    lost_at: float | None = None
+    """Since when the data connection is gone."""
+    last_sent: float = 0.0
+    requests: dict[str, Request] = field(default_factory=dict)
+    outbox: Outbox = field(default_factory=Outbox)
+
+    @property
+    def name(self) -> str:
+        """How logs and status call it; the token is secret."""
+        return f"{self.label or 'client'}#{self.number}"
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """The output of one choice so far."""
+
+    text: TextStream
+    clock: TokenClock = field(default_factory=TokenClock)
+    num_ids: int = 0
+    finish: FinishReason | None = None
+    stop: str | int | None = None
+    drafted: int = 0
+    accepted: int = 0
+    preemptions: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A `generate` from arrival to its last message."""
+
+    key: str
+    session: Session
+    message: Generate
+    model: Model
+    arrival: float
+    stream: Stream
+    state: State = "text"
+    done: int = 0
+    total: int = 0
+    reason: str = ""
+    queued: bool = True
+    """Counts against the queue limit; until it first runs."""
+    submitted: bool = False
+    prompt: list[int] | None = None
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    max_tokens: int = 0
+    seed: int = 0
+    digest: bytes = b""
+    choices: list[Choice] = field(default_factory=list)
+    cached_tokens: int = 0
+    first_scheduled: float | None = None
+    deadline: float | None = None
+    queue_deadline: float | None = None
+    last_sent: float = 0.0
+    timers: list[Timer] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.message.id
+
+    @property
+    def num_output(self) -> int:
+        return sum(choice.num_ids for choice in self.choices)
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.prompt) if self.prompt is not None else 0
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=self.num_prompt,
+            completion_tokens=self.num_output,
+            cached_tokens=self.cached_tokens,
+            drafted_tokens=sum(choice.drafted for choice in self.choices),
+            accepted_tokens=sum(choice.accepted for choice in self.choices),
+            preemptions=sum(choice.preemptions for choice in self.choices),
+        )
+
+    @property
+    def finishes(self) -> tuple[Finish, ...]:
+        return tuple(
+            Finish(choice=i, reason=choice.finish or "cancelled", stop=choice.stop, seed=(self.seed + i) & MAX_SEED)
+            for i, choice in enumerate(self.choices)
+        )
