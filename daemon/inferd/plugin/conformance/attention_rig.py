@@ -188,6 +188,7 @@ class Rig:
         inputs = self.inputs(turns)
         parts = [[p[self.done[t.seq] : self.done[t.seq] + t.tokens] for p in self.x[t.seq]] for t in turns]
         x = Qkv(*(torch.cat(planes) for planes in zip(*parts, strict=True)))
+        self.handed = x
         plan = self.backend.plan(inputs, self.scratch)
         q = self.backend.write(self.layer, x, self.kv, plan, inputs)
         out = self.backend.attend(self.layer, q, self.kv, plan)
