@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class BpeCodec:
-    """A `tokenizers.Tokenizer` as a `Codec`. Not for use by several threads at once."""
+    """A `tokenizers.Tokenizer` as a `Codec`. Not for use by several threads at once.
+
+    A byte for which the vocabulary has no token is dropped, as the model's own tokenizer does.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_truncation()

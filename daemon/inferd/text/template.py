@@ -56,11 +56,14 @@ class ChatTemplate:
         except TextError:
             raise
         except TimeLimit as error:
-            problem = f"took more than {self._limits.seconds:g} s of processor time"
-            raise TextError(f"chat template{_line(error.__traceback__)}: {problem}", "messages") from None
+            line = self._template.get_corresponding_lineno(_line(error.__traceback__))
+            raise self._fault(line, f"took more than {self._limits.seconds:g} s of processor time") from None
         except (Exception, MemoryError) as error:  # noqa: BLE001 - whatever a template does wrong
-            problem = str(error) or type(error).__name__
-            raise TextError(f"chat template{_line(error.__traceback__)}: {problem}", "messages") from None
+            raise self._fault(_line(error.__traceback__), str(error) or type(error).__name__) from None
+
+    @staticmethod
+    def _fault(line: int, problem: str) -> TextError:
+        return TextError(f"chat template{f' line {line}' if line else ''}: {problem}", "messages")
 
     def _collect(self, variables: Mapping[str, Any]) -> str:
         parts: list[str] = []
@@ -73,11 +76,14 @@ class ChatTemplate:
         return "".join(parts)
 
 
-def _line(traceback: TracebackType | None) -> str:
-    """Find the innermost line of the template in a traceback; jinja rewrites its frames to template lines."""
+def _line(traceback: TracebackType | None) -> int:
+    """Find the innermost line of the template in a traceback; 0 where it has none.
+
+    jinja has made the lines of an Exception those of the source; of others they are of compiled code.
+    """
     line = 0
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == "<template>":
             line = traceback.tb_lineno
         traceback = traceback.tb_next
-    return f" line {line}" if line else ""
+    return line
