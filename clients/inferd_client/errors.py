@@ -65,7 +65,7 @@ class DaemonError(InferdError):
     ) -> None:
         super().__init__(message)
         self.field = field
-        """The request field at fault."""
+        """The option at fault, under its name as a keyword."""
         self.limit = limit
         """The bound that was exceeded."""
         self.retry_after = retry_after
@@ -185,7 +185,7 @@ def from_answer(answer: Error) -> DaemonError:
     """Return the exception for an `error` answer."""
     return ERRORS[answer.code](
         answer.message,
-        field=answer.field,
+        field=answer.field and answer.field.removeprefix("sampling."),
         limit=answer.limit,
         retry_after=None if answer.retry_after_ms is None else answer.retry_after_ms / 1000,
         retry_safe=answer.retry_safe,
