@@ -17,8 +17,8 @@ PLUGINS = (
         name="gguf",
         kind="quantizer",
         target="inferd_plugins.quant.gguf:GgufQuantizer",
-        # The codecs give the file's values bit for bit; the file itself was rounded when it was made.
-        exactness="approximate",
+        # Against the values that the file defines; what its maker rounded away is the file's matter.
+        exactness="bit",
         capabilities=Capabilities(capture_safe=True),
         # Memory and decode time win only where a kernel computes on the packed form.
         effects=(
