@@ -70,10 +70,11 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in out if names.count(name) > 1)!r} appears twice")
+    out: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in out:
+            raise ValueError(f"{name!r:.80} appears twice")
+        out[name] = value
     return out
 
 
