@@ -71,6 +71,7 @@ class Engine:
         """End a request, or one choice of it; nothing more is reported of it."""
         self._errors = [error for error in self._errors if error.key != key]
         self.scheduler.abort(key, choice)
+        self._tell_drafter()
 
     def step(self) -> StepReport:
         """Run one step: the loop of the engine."""

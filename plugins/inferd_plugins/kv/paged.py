@@ -42,6 +42,7 @@ class PagedKV(KVManager):
         super().__init__(options)
         self._pools: list[BlockPool] = []
         self._windows: list[int | None] = []
+        self._has_window = False
         self._held: dict[int, _Held] = {}
         self._block_size = 1
         self._prefix_cache = False
@@ -51,6 +52,7 @@ class PagedKV(KVManager):
     def bind(self, groups: Sequence[KVGroupSize], block_size: int, *, prefix_cache: bool) -> None:
         self._pools = [BlockPool(group.num_blocks) for group in groups]
         self._windows = [group.window for group in groups]
+        self._has_window = any(window is not None for window in self._windows)
         self._block_size = block_size
         self._prefix_cache = prefix_cache
 
@@ -118,9 +120,11 @@ class PagedKV(KVManager):
         held.tokens.extend(tokens)
         if len(held.tokens) // self._block_size >= len(held.keys):
             self._seal(held)
+        if self._has_window:
+            self._drop_behind(held)
 
     def _seal(self, held: _Held) -> None:
-        """Give keys to the blocks that became full, and drop what fell behind a window."""
+        """Give keys to the blocks that became full, so that others can find them."""
         size = self._block_size
         for index in range(held.num_full, len(held.tokens) // size):
             block_tokens = tuple(held.tokens[index * size : (index + 1) * size])
@@ -130,17 +134,18 @@ class PagedKV(KVManager):
                 for table, pool in zip(held.tables, self._pools, strict=True):
                     if table[index] != NO_BLOCK:
                         pool.remember(table[index], key, block_tokens)
-        for group, window in enumerate(self._windows):
-            if window is not None:
-                self._drop_behind(held, group)
 
-    def _drop_behind(self, held: _Held, group: int) -> None:
-        table = held.tables[group]
-        index = self._first_needed(group, len(held.tokens)) - 1
-        while index >= 0 and table[index] != NO_BLOCK:
-            self._pools[group].release(table[index])
-            table[index] = NO_BLOCK
-            index -= 1
+    def _drop_behind(self, held: _Held) -> None:
+        """Release the blocks that no later query of a windowed group can see."""
+        for group, window in enumerate(self._windows):
+            if window is None:
+                continue
+            table, pool = held.tables[group], self._pools[group]
+            index = self._first_needed(group, len(held.tokens)) - 1
+            while index >= 0 and table[index] != NO_BLOCK:
+                pool.release(table[index])
+                table[index] = NO_BLOCK
+                index -= 1
 
     def truncate(self, key: int, num_tokens: int) -> None:
         held = self._held[key]

@@ -1,0 +1,196 @@
+"""Turns: clients by tokens, priorities with ageing, skip-ahead; nobody starves."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from inferd.engine.fairness import DeficitRoundRobin
+from tests.engine.toy import Rig
+
+
+def quiet(**fields: object) -> Rig:
+    rig = Rig(**fields)
+    rig.check_each_step = False
+    return rig
+
+
+def order(rig: Rig) -> list[str]:
+    """Requests in the order in which they first ran."""
+    return [key for (key, _), _ in sorted(rig.results.items(), key=lambda item: item[1].first_scheduled)]
+
+
+def test_a_thousand_requests_of_one_client_do_not_delay_another():
+    rig = quiet(batch=4, budget=32, chunk=16)
+    rig.submit("alone", [7] * 10, 5, client="b")
+    rig.run()
+    alone = len(rig.reports)
+    for i in range(1000):
+        rig.submit(f"a{i}", [i % 90] * 10, 5, client="a")
+    for _ in range(60):
+        rig.step()
+    before = len(rig.reports)
+    rig.submit("b", [7] * 10, 5, client="b")
+    while rig.results.get(("b", 0)) is None:
+        rig.step()
+    assert len(rig.reports) - before <= 3 * alone
+    rig.run()
+    rig.assert_empty()
+
+
+def test_clients_share_by_tokens_not_by_requests():
+    """One client's prompts are five times as long: it gets a fifth of the requests."""
+    rig = quiet(batch=1, chunk=16, budget=64)
+    for i in range(60):
+        rig.submit(f"long{i}", [1] * 50, 1, client="long")
+        rig.submit(f"short{i}", [2] * 10, 1, client="short")
+    rig.run()
+    first = order(rig)[:48]
+    long = sum(key.startswith("long") for key in first)
+    assert 6 <= long <= 10
+
+
+def test_output_tokens_are_charged_too():
+    """Equal prompts, but one client generates ten times as much."""
+    rig = quiet(batch=1, chunk=16, budget=64)
+    for i in range(40):
+        rig.submit(f"talk{i}", [1] * 4, 36, client="talk")
+        rig.submit(f"brief{i}", [2] * 4, 4, client="brief")
+    rig.run()
+    talk = sum(key.startswith("talk") for key in order(rig)[:30])
+    assert 3 <= talk <= 9
+
+
+def test_debt_is_forgiven_by_rounds_and_forgotten_at_zero():
+    shares = DeficitRoundRobin(10)
+    shares.charge("gone", 25)
+    for _ in range(3):
+        assert shares.choose({"here": 10}) == "here"
+        shares.charge("here", 10)
+    assert shares._deficits == {"here": 0}
+
+
+def test_rounds_match_a_naive_deficit_round_robin():
+    """The closed form serves clients within one quantum of equal tokens."""
+    rng = random.Random(5)
+    shares = DeficitRoundRobin(16)
+    served = dict.fromkeys("abcd", 0)
+    heads = {client: rng.randrange(1, 60) for client in served}
+    for _ in range(2000):
+        client = shares.choose(heads)
+        shares.charge(client, heads[client])
+        served[client] += heads[client]
+        heads[client] = rng.randrange(1, 60)
+        assert max(served.values()) - min(served.values()) <= 2 * 60 + 16
+
+
+def test_higher_priority_goes_first_and_low_priority_ages():
+    rig = quiet(batch=1, ageing_s=0.05)
+    rig.submit("runs", [1], 2)
+    rig.step()
+    rig.submit("low", [2] * 4, 2, priority=0, client="low")
+    for i in range(200):
+        rig.submit(f"high{i}", [3] * 4, 2, priority=3, client=f"h{i % 3}")
+    rig.run()
+    started = rig.results["low", 0].first_scheduled
+    assert order(rig)[1].startswith("high")
+    assert 0.15 <= started <= 0.25, "three levels of 50 ms each, and not last"
+    rig.assert_empty()
+
+
+def test_a_backlog_does_not_age_past_a_newcomer():
+    rig = quiet(batch=1, ageing_s=0.01, chunk=8)
+    for i in range(100):
+        rig.submit(f"a{i}", [1] * 8, 2, client="a")
+    for _ in range(50):
+        rig.step()
+    rig.submit("new", [2] * 8, 2, client="b")
+    before = rig.clock.now
+    rig.run()
+    assert rig.results["new", 0].first_scheduled - before <= 0.008
+
+
+def test_small_requests_pass_a_big_one_but_only_so_often():
+    """Bounded skip-ahead: the big request starts although small ones never stop coming."""
+    rig = Rig(blocks=12, batch=8, skip_ahead=4, prefix_cache=False)
+    rig.submit("runs", [1] * 16, 17)
+    rig.step()
+    rig.submit("big", [2] * 30, 8)
+    for i in range(20):
+        rig.submit(f"s{i:02}", [3] * 3, 3)
+    rig.run()
+    started = order(rig)
+    assert started[0] == "runs"
+    assert started.index("big") == 5, "four small ones went ahead, then everybody waited for it"
+    rig.assert_empty()
+
+
+def test_no_skipping_when_switched_off():
+    rig = Rig(blocks=12, skip_ahead=0, prefix_cache=False)
+    rig.submit("runs", [1] * 16, 17)
+    rig.step()
+    rig.submit("big", [2] * 30, 8)
+    rig.submit("small", [3] * 3, 3)
+    rig.run()
+    assert order(rig) == ["runs", "big", "small"]
+
+
+def test_steady_prefills_do_not_starve_decodes():
+    """4.8: a new prompt arrives at each step; every decode still gets a token each step."""
+    rig = quiet(batch=8, budget=16, chunk=16, blocks=200)
+    rig.submit("d", [1, 2, 3], 60)
+    rig.step()
+    gaps, gap = [], 0
+    for i in range(70):
+        rig.submit(f"p{i}", [i] * 30, 1, client=f"c{i % 5}")
+        report = rig.step()
+        got = any(output.key == "d" for output in report.outputs)
+        gaps.append(gap)
+        gap = 0 if got else gap + 1
+        if rig.results["d", 0].finish:
+            break
+    assert rig.results["d", 0].finish == "length"
+    assert max(gaps) == 0
+    rig.run()
+    rig.assert_empty()
+
+
+@pytest.mark.parametrize("budget", [2, 4, 7])
+def test_decodes_do_not_starve_prefills_nor_each_other(budget):
+    """More decodes than the budget: a prompt gets through, and decodes take turns."""
+    rig = quiet(batch=10, budget=budget, chunk=4, blocks=200)
+    for i in range(8):
+        rig.submit(f"d{i}", [i], 40)
+    for _ in range(12):
+        rig.step()
+    rig.submit("p", [50] * 12, 1)
+    start = len(rig.reports)
+    while ("p", 0) not in rig.results:
+        rig.step()
+    assert len(rig.reports) - start <= 14
+    counts = [len(rig.results[f"d{i}", 0].ids) for i in range(8)]
+    assert max(counts) - min(counts) <= 3
+    rig.run()
+    rig.assert_empty()
+
+
+def test_a_long_prompt_leaves_room_for_a_short_one():
+    rig = quiet(budget=32, chunk=32, context=600, blocks=200)
+    rig.submit("long", [i % 90 for i in range(500)], 1, client="a")
+    rig.step()
+    rig.submit("short", [5] * 8, 1, client="b")
+    rig.step()
+    rig.step()
+    assert ("short", 0) in rig.results
+    assert ("long", 0) not in rig.results
+
+
+def test_the_oldest_of_the_highest_priority_is_never_preempted():
+    for blocks in range(14, 26):
+        rig = Rig(blocks=blocks, batch=6, prefix_cache=False)
+        for i in range(6):
+            rig.submit(str(i), [i] * 5, 20, priority=i // 3)
+        rig.run()
+        assert rig.results["3", 0].preemptions == 0
+        rig.assert_empty()
