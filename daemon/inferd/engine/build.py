@@ -75,7 +75,14 @@ def _engine(assembly: Assembly, executor: Executor) -> Engine:
         clock=time.monotonic,
     )
     builder = BatchBuilder(shape, len(assembly.layouts))
-    return Engine(scheduler, executor, resolution.draft, builder, clock=time.monotonic)
+    return Engine(
+        scheduler,
+        executor,
+        resolution.draft,
+        builder,
+        clock=time.monotonic,
+        vocab_size=assembly.spec.vocab_size,
+    )
 
 
 def _check_vocabulary(vocabulary: Vocabulary, spec: ModelSpec) -> None:
