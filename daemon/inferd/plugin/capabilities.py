@@ -29,8 +29,6 @@ def _attention_lacks(can: Capabilities, context: ProbeContext) -> list[str]:
     reasons: list[str] = []
     if can.kv_formats and context.kv_format not in can.kv_formats:
         reasons.append(f"KV format {context.kv_format} not among {_names(can.kv_formats)}")
-    if can.max_verify is not None and context.max_draft > can.max_verify:
-        reasons.append(f"verifies at most {can.max_verify} draft tokens, {context.max_draft} asked")
     return reasons + (_model_lacks(can, context.spec) if context.spec else [])
 
 

@@ -66,7 +66,7 @@ class Capabilities:
     mla: bool = False
     capture_safe: bool = False
     max_verify: int | None = None
-    """Most draft tokens verified in one pass; None = any number."""
+    """Most draft tokens verified in one pass; None = any number. The engine drafts no more than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ def resolve(
     choices = search.run(context)
     if choices is None:
         raise _conflict(manager, context, named, spec_reader, tables)
+    search.ask_the_rest(choices)
     return Resolution(
         choices=choices,
         model=cast("ModelSpec", search.context.spec),
@@ -63,6 +64,8 @@ class _Search:
         self.rejections: dict[tuple[Kind, str], tuple[str, ...]] = {}
         self.dead_end: Kind = KINDS[0]
         """The furthest kind that could not be settled."""
+        self._contexts: dict[Kind, ProbeContext] = {}
+        """What the probes of each kind saw on the way that was taken last."""
         self._spec_reader = spec_reader
 
     def run(self, context: ProbeContext) -> dict[Kind, Choice] | None:
@@ -70,11 +73,23 @@ class _Search:
         self.context = context
         return self._settle(0, context, {})
 
+    def ask_the_rest(self, choices: Mapping[Kind, Choice]) -> None:
+        """Probe those that a preferred plugin spared us, only to be able to say why they would not do."""
+        for kind, of_kind in self.candidates.items():
+            for candidate in of_kind:
+                spec = candidate.entry.spec
+                if spec is choices[kind].spec or (kind, spec.name) in self.rejections:
+                    continue
+                verdict = candidate.verdict(self._contexts[kind])
+                if isinstance(verdict, Reject):
+                    self.rejections[kind, spec.name] = verdict.reasons
+
     def _settle(self, depth: int, context: ProbeContext, chosen: dict[Kind, Choice]) -> dict[Kind, Choice] | None:
         if depth == len(KINDS):
             self.context = context
             return chosen
         kind = KINDS[depth]
+        self._contexts[kind] = context
         for candidate in self.candidates[kind]:
             found = self._try(depth, candidate, context, chosen)
             if found:
