@@ -100,7 +100,7 @@ class LoadFailed(Msg, tag="load_failed"):
     message: str
 
 
-class SeqOutput(Msg, array_like=True):
+class SeqOutput(Msg, array_like=True, gc=False):
     """New tokens of one choice of one request after a step."""
 
     key: str
@@ -120,7 +120,7 @@ class SeqOutput(Msg, array_like=True):
     """With the first output only."""
 
 
-class SeqError(Msg, array_like=True):
+class SeqError(Msg, array_like=True, gc=False):
     """A request that ends without its tokens: refused, timed out, bad numerics."""
 
     key: str
@@ -130,7 +130,7 @@ class SeqError(Msg, array_like=True):
     limit: float | None = None
 
 
-class SeqState(Msg, array_like=True):
+class SeqState(Msg, array_like=True, gc=False):
     """Where an unfinished request stands; sent for requests that changed or once a second."""
 
     key: str
@@ -140,7 +140,7 @@ class SeqState(Msg, array_like=True):
     reason: str = ""
 
 
-class StepStats(Msg, array_like=True):
+class StepStats(Msg, array_like=True, gc=False):
     """Gauges and increments of one step."""
 
     now: float

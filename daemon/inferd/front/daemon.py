@@ -120,9 +120,13 @@ class FrontDaemon:
         self.loop.after(WORKER_EXIT_S, lambda: None)
         while self.loop.clock() < until and self.sessions.unsent:
             self.loop.run_once()
+        self.close()
+        self._log.info("stopped")
+
+    def close(self) -> None:
+        """End the children at once."""
         self.workers.close()
         self.texts.close()
-        self._log.info("stopped")
 
     def _model_opened(self, model: Model) -> None:
         self.texts.open(model.name, model.path, self.models.chat_template(model.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import sys
@@ -54,8 +55,10 @@ def run(
     announce: Callable[[], None] = lambda: None,
 ) -> int:
     """Bind, serve, unbind. Raises StartError. `announce` is called once clients can connect."""
+    gc.freeze()  # modules and code live as long as we do: no collection need look at them again
     log = make_logger(config.log, "front")
     sockets = open_sockets(config.daemon, paths)
+    daemon = None
     try:
         daemon = FrontDaemon(
             config,
@@ -75,6 +78,8 @@ def run(
             announce()
             daemon.run()
     finally:
+        if daemon is not None:
+            daemon.close()
         sockets.close(paths)
     return 0
 

@@ -12,9 +12,6 @@ from inferd_client.protocol import Reply, Tokens
 if TYPE_CHECKING:
     from inferd_client.protocol import FinishReason, TokenLogprob
 
-REPLY_BYTES = 256
-"""Assumed size of a short answer."""
-
 
 @dataclass(slots=True)
 class Piece:
@@ -92,31 +89,37 @@ class Outbox:
     def __init__(self) -> None:
         self._queue: deque[_Waiting] = deque()
         self._growing: dict[tuple[int, int], _Waiting] = {}
-        self.bytes = 0
+        self.output_bytes = 0
+        """Of generated output; what a slow client is judged by."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def put(self, reply: Reply) -> None:
-        self._append(_Waiting(REPLY_BYTES, reply=reply))
+        self._queue.append(_Waiting(0, reply=reply))
 
     def put_piece(self, stream: Stream, piece: Piece) -> None:
         """Queue output, or add it to what already waits of the same choice."""
+        self.output_bytes += piece.size
         waiting = self._growing.get((id(stream), piece.choice))
-        if waiting is None or waiting.piece is None:
-            waiting = _Waiting(piece.size, stream=stream, piece=piece)
-            self._growing[id(stream), piece.choice] = waiting
-            self._append(waiting)
+        if waiting is not None and waiting.piece is not None:
+            waiting.size += piece.size
+            waiting.piece.merge(piece)
             return
-        waiting.piece.merge(piece)
-        waiting.size += piece.size
-        self.bytes += piece.size
+        waiting = _Waiting(piece.size, stream=stream, piece=piece)
+        self._growing[id(stream), piece.choice] = waiting
+        self._queue.append(waiting)
 
     def drop(self, stream: Stream) -> None:
         """Forget the unsent output of one request."""
         self._queue = deque(waiting for waiting in self._queue if waiting.stream is not stream)
         self._growing = {key: w for key, w in self._growing.items() if w.stream is not stream}
-        self.bytes = sum(waiting.size for waiting in self._queue)
+        self.output_bytes = sum(waiting.size for waiting in self._queue)
+
+    def clear(self) -> None:
+        self._queue.clear()
+        self._growing.clear()
+        self.output_bytes = 0
 
     def flush(self, send: Callable[[Reply], bool]) -> bool:
         """Send from the front of the queue until it is empty (True) or `send` says no (False)."""
@@ -128,11 +131,7 @@ class Outbox:
                     waiting.stream.seq = seq  # not sent: the number is still free
                 return False
             self._queue.popleft()
-            self.bytes -= waiting.size
+            self.output_bytes -= waiting.size
             if waiting.stream is not None and waiting.piece is not None:
                 del self._growing[id(waiting.stream), waiting.piece.choice]
         return True
-
-    def _append(self, waiting: _Waiting) -> None:
-        self._queue.append(waiting)
-        self.bytes += waiting.size

@@ -34,6 +34,8 @@ class Session:
     control: bytes | None = None
     lost_at: float | None = None
     """Since when the data connection is gone."""
+    forgotten: bool = False
+    """Out of the books: nothing reaches it any more."""
     last_sent: float = 0.0
     requests: dict[str, Request] = field(default_factory=dict)
     outbox: Outbox = field(default_factory=Outbox)

@@ -285,10 +285,11 @@ class Requests:
     def abandon(self, session: Session) -> None:
         """End the work of a client that is gone; what it was told half of is answered if it resumes."""
         for request in list(session.requests.values()):
-            if request.stream.seq or request.session.outbox:
+            if request.stream.seq and not session.forgotten:
                 self.cancel_request(request)
             else:
                 self._close(request, "client gone")
+                session.outbox.drop(request.stream)
 
     def slow(self, request: Request) -> None:
         text = f"the client does not read: more than {self._settings.out_buffer_bytes} bytes wait for it"

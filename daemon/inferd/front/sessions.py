@@ -29,6 +29,8 @@ RECONNECT_GRACE_S = 0.3
 RETRY_S = 0.02
 """Between tries to send to a client whose queue is full: ROUTER does not tell when it has room."""
 SWEEP_S = 1.0
+UNREAD_ANSWERS = 50_000
+"""Messages a client may leave unread, however short, before it is forgotten."""
 LABEL_CHARS = 64
 
 
@@ -89,7 +91,7 @@ class Sessions:
     def send(self, session: Session, reply: Reply) -> None:
         """Send on the data socket, behind what already waits."""
         session.last_sent = self._loop.clock()
-        if not session.outbox and self._send_data(session, reply):
+        if session.forgotten or (not session.outbox and self._send_data(session, reply)):
             return
         session.outbox.put(reply)
         self._block(session)
@@ -98,6 +100,8 @@ class Sessions:
         """Send output; a client too slow for its buffer loses the request."""
         session = request.session
         session.last_sent = request.last_sent = self._loop.clock()
+        if session.forgotten:
+            return
         if not session.outbox:
             seq = request.stream.seq
             if self._send_data(session, request.stream.next(piece)):
@@ -105,7 +109,7 @@ class Sessions:
             request.stream.seq = seq
         session.outbox.put_piece(request.stream, piece)
         self._block(session)
-        if session.outbox.bytes > self._settings.out_buffer_bytes:
+        if session.outbox.output_bytes > self._settings.out_buffer_bytes:
             session.outbox.drop(request.stream)
             self.on_slow(request)
 
@@ -199,7 +203,7 @@ class Sessions:
             self._block(session)
 
     def _block(self, session: Session) -> None:
-        if session.outbox.bytes > 4 * self._settings.out_buffer_bytes:
+        if len(session.outbox) > UNREAD_ANSWERS:
             self._forget(session)  # it sends requests and reads no answers
         elif session.data is not None:
             if not self._blocked:
@@ -227,6 +231,6 @@ class Sessions:
         self._by_identity["data"].pop(session.data or b"", None)
         self._by_identity["control"].pop(session.control or b"", None)
         session.data = session.control = None
-        session.lost_at = self._loop.clock()
+        session.forgotten = True
+        session.outbox.clear()
         self.on_gone(session)
-        session.outbox = type(session.outbox)()
