@@ -15,7 +15,7 @@ class Timeouts:
 
     connect: float = 5.0
     """For a daemon to answer, before anything was sent to it."""
-    reconnect: float = 30.0
+    reconnect: float = 20.0
     """For a daemon that went away to be back, before its calls fail with ConnectionLost."""
     first_token: float | None = None
     """From the call to its first output."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT = 20.0
 STOP_TIMEOUT = 10.0
+LOG_CHARS = 4000
+"""Of the log's end, added to an exception that leaves a `with` block."""
 
 
 class FakeDaemonError(RuntimeError):
@@ -103,7 +105,9 @@ class FakeDaemon:
             self.stop()
             raise
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            error.add_note(f"log of the fake daemon:\n{self.log[-LOG_CHARS:]}")
         self.stop()
 
     # use
