@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from inferd.plugin.types import StepCounts
+from inferd_client.protocol import SamplingParams, TokenLogprob  # at runtime: ranks decode these types
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from inferd.engine.request import Sequence
-    from inferd_client.protocol import SamplingParams, TokenLogprob
 
 
 class Row(NamedTuple):
@@ -44,7 +44,8 @@ class Plan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.num_tokens for row in self.rows)
+        num_decode = self.counts.decode
+        return num_decode + sum(row.num_tokens for row in self.rows[num_decode:])
 
 
 class SlotInit(NamedTuple):
