@@ -23,6 +23,7 @@ from inferd_plugins.attention.reference import ReferenceAttention
 from inferd_plugins.attention.torch import TorchAttention
 from inferd_plugins.quant.gguf import GgufQuantizer
 from inferd_plugins.quant.none import NoQuantizer
+from tests.model.plain import MemoryCheckpoint, own_rules
 
 BACKENDS: dict[str, type[AttentionBackend]] = {"reference": ReferenceAttention, "torch": TorchAttention}
 ARCHITECTURES = {"llama": Llama, "qwen2": Qwen2}
@@ -43,6 +44,21 @@ def load(path: Path, *, context: int | None = None, spec: ModelSpec | None = Non
         device="cpu",
         dtype=options.pop("dtype", torch.float32),
         context=context or read.trained_context,
+        **options,
+    )
+
+
+def build(spec: ModelSpec, weights: dict[str, torch.Tensor], context: int, **options: Any) -> Decoder:
+    """Build a decoder from weights in memory that have the decoder's own names."""
+    checkpoint: Any = MemoryCheckpoint(weights)
+    return build_decoder(
+        spec,
+        checkpoint,
+        own_rules(spec),
+        NoQuantizer(),
+        device="cpu",
+        dtype=torch.float32,
+        context=context,
         **options,
     )
 
@@ -75,6 +91,12 @@ class Steps:
 
     def run(self, work: Sequence[tuple[str, Sequence[int]]]) -> list[torch.Tensor]:
         """Append tokens to each named sequence in one step; return logits [len(tokens), vocab] of each."""
+        with torch.inference_mode():
+            logits = self.decoder.logits(self.hidden(work, None))
+        return list(logits.split([len(tokens) for _, tokens in work]))
+
+    def hidden(self, work: Sequence[tuple[str, Sequence[int]]], before: torch.Tensor | None) -> torch.Tensor:
+        """Run the decoder's own layers; `before` is the hidden state of the stage before it."""
         starts = [self.lengths.get(name, 0) for name, _ in work]
         for (name, tokens), start in zip(work, starts, strict=True):
             self._grow(name, start + len(tokens))
@@ -83,9 +105,7 @@ class Steps:
         inputs = self._inputs(work, starts)
         with torch.inference_mode():
             plan = self.backend.plan(inputs, BucketWorkspace("cpu"))
-            hidden = self.decoder.forward(inputs, None, self.kv, self.backend, plan)
-            logits = self.decoder.logits(hidden)
-        return list(logits.split([len(tokens) for _, tokens in work]))
+            return self.decoder.forward(inputs, before, self.kv, self.backend, plan)
 
     def truncate(self, name: str, length: int) -> None:
         self.lengths[name] = length
@@ -101,7 +121,8 @@ class Steps:
         positions = [start + i for start, n in zip(starts, lens, strict=True) for i in range(n)]
         owners = [name for name, tokens in work for _ in tokens]
         slots = [
-            self.tables[n][p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for n, p in zip(owners, positions, strict=True)
+            self.tables[n][p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
+            for n, p in zip(owners, positions, strict=True)
         ]
         width = max(len(self.tables[name]) for name, _ in work)
         tables = [self.tables[name] + [0] * (width - len(self.tables[name])) for name, _ in work]

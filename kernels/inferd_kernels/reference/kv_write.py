@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from inferd_kernels.reference.norm import rms_norm
-from inferd_kernels.reference.rope import apply_rope
+from inferd_kernels.reference.rope import Rotation, apply_rope, rotation
 
 
 class Layer(Protocol):
@@ -28,23 +28,24 @@ class Layer(Protocol):
     def k_norm(self) -> torch.Tensor | None: ...
 
 
-def norm_rope(layer: Layer, x: torch.Tensor, norm: torch.Tensor | None, positions: torch.Tensor) -> torch.Tensor:
-    """Apply the layer's head norm (if any) and rotary embedding (if any) to x [T, heads, head_dim]."""
+def norm_rope_scatter(layer: Layer, x: Any, kv: Mapping[str, torch.Tensor], inputs: Any) -> torch.Tensor:
+    """Store k and v of a `Qkv` at `inputs.slots[layer.group]` and return q, normed and rotated."""
+    slots = inputs.slots[layer.group]
+    turn = None
+    if layer.cos is not None and layer.sin is not None:
+        turn = rotation(layer.cos, layer.sin, inputs.positions)
+    scatter(kv["k"], norm_rope(x.k, layer.k_norm, layer.norm_eps, turn), slots)
+    scatter(kv["v"], x.v, slots)
+    return norm_rope(x.q, layer.q_norm, layer.norm_eps, turn)
+
+
+def norm_rope(x: torch.Tensor, norm: torch.Tensor | None, eps: float, turn: Rotation | None) -> torch.Tensor:
+    """Apply a head norm (if any) and a rotation (if any) to x [T, heads, head_dim]."""
     if norm is not None:
-        x = rms_norm(x, norm, layer.norm_eps)
-    if layer.cos is None or layer.sin is None:
-        return x
-    return apply_rope(x, layer.cos.index_select(0, positions), layer.sin.index_select(0, positions))
+        x = rms_norm(x, norm, eps)
+    return x if turn is None else apply_rope(x, turn)
 
 
 def scatter(plane: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
     """Store values [T, heads, width] at `slots` [T] of plane [blocks, block_size, heads, width]."""
     plane.view(-1, *plane.shape[2:]).index_copy_(0, slots, values.to(plane.dtype))
-
-
-def norm_rope_scatter(layer: Layer, x: Any, kv: Mapping[str, torch.Tensor], inputs: Any) -> torch.Tensor:
-    """Store k and v of a `Qkv` at `inputs.slots[layer.group]` and return q, normed and rotated."""
-    slots = inputs.slots[layer.group]
-    scatter(kv["k"], norm_rope(layer, x.k, layer.k_norm, inputs.positions), slots)
-    scatter(kv["v"], x.v, slots)
-    return norm_rope(layer, x.q, layer.q_norm, inputs.positions)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension, in the dtype of x.
 
-    `weight` may be of a wider type; the result is then computed in it and rounded once.
+    Computed in the dtype of `weight` (float32 for narrow models) and rounded once.
     """
-    if weight.dtype == x.dtype:
-        return F.rms_norm(x, weight.shape, weight, eps)
-    return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps).to(x.dtype)
+    wide = x.to(weight.dtype)
+    norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    inverse = norm.square_().mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
+    return (wide * inverse).mul_(weight).to(x.dtype)
