@@ -59,11 +59,11 @@ def test_wrong_shapes_are_named_before_anything_is_read() -> None:
 def test_rules_must_cover_the_model_once() -> None:
     weights = draw_weights(SPEC)
     rules = own_rules(SPEC)
-    with pytest.raises(LoadError, match="no tensor gives parameter norm.weight"):
+    with pytest.raises(LoadError, match=r"no tensor gives parameter norm\.weight"):
         build_with(weights, [r._replace(target="") if r.target == "norm.weight" else r for r in rules])
-    with pytest.raises(LoadError, match="both give norm.weight"):
+    with pytest.raises(LoadError, match=r"both give norm\.weight"):
         build_with(weights | {"twin": weights["norm.weight"]}, [*rules, TensorRule("norm.weight", "twin")])
-    with pytest.raises(LoadError, match="the model has no parameter layers.9.bogus"):
+    with pytest.raises(LoadError, match=r"the model has no parameter layers\.9\.bogus"):
         build_with(weights, [*rules, TensorRule("layers.9.bogus", "norm.weight")])
 
 
