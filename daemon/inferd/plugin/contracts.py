@@ -155,8 +155,8 @@ class Quantizer(Plugin):
     def pack(self, meta: TensorMeta, data: torch.Tensor) -> PackedWeight:
         """Pack one tensor.
 
-        `data` is the stored tensor: typed and shaped for safetensors dtypes, flat uint8 bytes for
-        GGUF types. Raises ValueError when its size does not fit `meta`.
+        `data` is the stored tensor: typed and shaped from safetensors, flat uint8 bytes from a GGUF
+        file whatever its type. Raises ValueError when its size does not fit `meta`.
         """
 
     @abstractmethod
@@ -202,14 +202,18 @@ class KVManager(Plugin):
 
     @abstractmethod
     def truncate(self, key: int, num_tokens: int) -> None:
-        """Keep the first `num_tokens` tokens (rejected drafts); frees whole blocks after them."""
+        """Keep the first `num_tokens` tokens (rejected drafts); frees whole blocks after them.
+
+        May raise ValueError for a cut into a block that another sequence shares.
+        """
 
     @abstractmethod
     def free(self, key: int, *, reusable: bool = True) -> None:
         """Release a sequence; `reusable=False` also forgets its cached prefixes (bad numerics)."""
 
     @abstractmethod
-    def stats(self) -> KVStats: ...
+    def stats(self) -> KVStats:
+        """Count blocks over all groups, and prompt tokens looked up and found so far."""
 
 
 class AttentionBackend(Plugin):
@@ -263,24 +267,28 @@ class ParallelStrategy(Plugin):
     """
 
     @abstractmethod
-    def place(self, spec: ModelSpec, devices: Sequence[str]) -> Placement: ...
+    def place(self, spec: ModelSpec, devices: Sequence[str]) -> Placement:
+        """Cut the model into ranks, the same way whenever asked. Raises ValueError when it cannot be cut."""
 
     @abstractmethod
     def connect(self, context: RankContext) -> None:
         """Join the other ranks. Raises TimeoutError when one does not appear."""
 
     @abstractmethod
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor: ...
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of `x` over all ranks."""
 
     @abstractmethod
-    def all_gather(self, x: torch.Tensor, dim: int) -> torch.Tensor: ...
+    def all_gather(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """Return the `x` of all ranks, joined along `dim` in rank order."""
 
     @abstractmethod
-    def send(self, x: torch.Tensor, rank: int) -> None: ...
+    def send(self, x: torch.Tensor, rank: int) -> None:
+        """Send `x` to `rank`, in order. Raises RuntimeError when that rank is lost."""
 
     @abstractmethod
     def recv(self, x: torch.Tensor, rank: int) -> torch.Tensor:
-        """Fill `x` with what `rank` sent and return it."""
+        """Fill `x` with what `rank` sent and return it. Raises RuntimeError when that rank is lost."""
 
     def close(self) -> None:
         """Leave the group."""
