@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferd.cli.errors import CliError
-from inferd.cli.output import json_line, json_option, lines, rows
+from inferd.cli.output import json_line, json_option, lines, note, rows
 from inferd.cli.state import State, pass_state
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", required=False)
 @click.option("--template", is_flag=True, help="Print the chat template only.")
-@click.option("--shape", is_flag=True, help="Print the engine sizes of the running daemon, each with its origin.")
+@click.option("--shape", is_flag=True, help="Print the engine sizes, each with its origin.")
 @json_option
 @pass_state
 def show(state: State, model: str | None, template: bool, shape: bool, as_json: bool) -> None:
@@ -85,19 +85,26 @@ def _template(name: str, tokenizer: dict[str, Any], as_json: bool) -> None:
 
 
 def _shape(state: State, name: str, as_json: bool) -> None:
-    from inferd.cli.connect import connect
-
-    with connect(state) as client:
-        loaded = client.status().models
-    path = _path(state, name)
-    running = next((m for m in loaded if m.name == name or m.path == path), None)
-    if running is None or not running.shape:
-        raise CliError(f"{name} is not loaded, so its sizes are not settled; run: inferd load {name}")
+    sizes, origins = _shape_of(state, name)
     if as_json:
-        json_line({k: {"value": v, "origin": running.shape_origin.get(k)} for k, v in running.shape.items()})
+        json_line({k: {"value": v, "origin": origins.get(k, "")} for k, v in sizes.items()})
     else:
-        cells = [(k, f"{v:,}", running.shape_origin.get(k, "")) for k, v in running.shape.items()]
-        rows(("SIZE", "VALUE", "ORIGIN"), cells)
+        rows(("SIZE", "VALUE", "ORIGIN"), [(k, f"{v:,}", origins.get(k, "")) for k, v in sizes.items()])
+
+
+def _shape_of(state: State, name: str) -> tuple[dict[str, int], dict[str, str]]:
+    """Return sizes and origins: of the running engine, else as a load would derive them here and now."""
+    running = _running(state, name, _path(state, name))
+    if running is not None and running.shape:
+        return running.shape, running.shape_origin
+    path = state.resolve(name)
+    note(f"{name} is not loaded: computed from its files and the settings, without a memory grant")
+    from inferd.engine.assembly import assemble
+    from inferd.engine.build import SIZES
+    from inferd.engine.settings import WorkerSettings
+
+    shape = assemble(WorkerSettings(name=name, path=str(path), config=state.loaded.config.for_model(name))).shape
+    return {size: getattr(shape, size) for size in SIZES}, dict(shape.origin)
 
 
 def _path(state: State, name: str) -> str:

@@ -1,0 +1,95 @@
+"""`inferd serve` with a real model, as two commands at two terminals see it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from inferd.cli.exits import Exit
+from tests.cli.tool import COMMAND, Ran, Tool
+from tests.tiny import tiny_llama
+
+pytestmark = pytest.mark.daemon
+
+
+@contextmanager
+def serving(tool: Tool, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `inferd serve` until it is ready; end it afterwards."""
+    log = (tool.home / "log").open("wb")
+    command = [*COMMAND, "--runtime", str(tool.runtime), "serve", *arguments]
+    with log, subprocess.Popen(command, env=tool.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as daemon:
+        try:
+            wait_until_ready(tool, daemon)
+            yield daemon
+        finally:
+            daemon.kill()
+
+
+def wait_until_ready(tool: Tool, daemon: subprocess.Popen[bytes]) -> Ran:
+    end = time.monotonic() + 60
+    while True:
+        ran = tool("status", "--json")
+        if ran.code == 0 and ran.json["ready"]:
+            return ran
+        assert daemon.poll() is None, (tool.home / "log").read_text()
+        assert time.monotonic() < end, (tool.home / "log").read_text()
+        time.sleep(0.1)
+
+
+def test_a_day_with_a_daemon(tool: Tool, tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "tiny")
+    with serving(
+        tool, str(model), "--max-context", "64", "--kv", "contiguous", "--set", "engine.block_size=8"
+    ) as daemon:
+        ran = tool("run", "--json", "--raw", "--max-tokens", "5", "--temperature", "0", "ab")
+        assert ran.code == 0, ran.err
+        assert len(ran.json["ids"]) == 5
+
+        loaded = tool("ps", "--json").json[0]
+        assert loaded["plugins"]["kv"] == "contiguous"
+        shape = tool("show", str(model), "--shape", "--json").json
+        assert shape["max_context"] == {"value": 64, "origin": "config"}
+        assert shape["block_size"]["value"] == 8
+        assert all(entry["origin"] for entry in shape.values())
+        assert "computed as" in tool("show", str(model)).out
+
+        second = tool("serve", str(model))
+        assert second.code == Exit.BUSY
+        assert f"pid {daemon.pid}" in second.err
+
+        assert tool("stop").code == 0
+        assert daemon.wait(10) == 0
+    assert tool("ps").code == Exit.NOT_RUNNING
+
+
+def test_show_of_a_model_that_is_not_loaded(tool: Tool, tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "tiny")
+    found = tool("show", str(model), "--json").json
+    assert (found["format"], found["architecture"], found["problem"]) == ("hf", "llama", "")
+    assert found["model"]["context"] > 0
+    assert sum(part["bytes"] for part in found["quantization"].values()) == found["bytes"]
+    assert tool("show", str(model), "--template").out.strip() == found["tokenizer"]["template"].strip()
+    computed = tool("show", str(model), "--shape", "--json")
+    assert computed.json["max_context"]["value"] == found["model"]["context"]
+    assert "not loaded" in computed.err
+
+
+def test_a_model_goes_into_the_store_and_out(tool: Tool, tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "tiny")
+    assert tool("pull", f"file:{model}", "--name", "mine").code == 0
+    assert [m["name"] for m in tool("ls", "--json").json] == ["mine"]
+    assert "mine" in tool("ls").out
+    assert tool("show", "mine").out.startswith("mine: llama")
+    assert tool("rm", "mine").code == 0
+    assert tool("ls", "--json").json == []
+
+
+def test_the_conformance_kit_runs_from_the_command(tool: Tool) -> None:
+    ran = tool("plugins", "check", "kv.contiguous", "--json", timeout=120)
+    assert (ran.code, ran.json["ok"]) == (0, True), ran.out + ran.err
+    assert len(ran.json["results"]) > 3
