@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -192,9 +193,7 @@ def test_a_request_can_follow_the_daemon_through_a_restart():
         daemon.wait_ready()
         stream = client.generate("wait", stream=True)
         wait_for(lambda: client.status().requests)
-        daemon._script = {}
-        daemon.kill()
-        daemon.start()
+        daemon.script(faults=None)
         assert stream.result().text == "wait"
 
 
@@ -251,10 +250,10 @@ def test_an_interrupt_in_a_stream_cancels_it():
         import sys
         from inferd_client import Client
         client = Client(sys.argv[1])
-        stream = client.generate("x", stream=True, ignore_eos=True)
         try:
-            for piece in stream:
-                print("piece", flush=True)
+            with client.generate("x", stream=True, ignore_eos=True) as stream:
+                for piece in stream:
+                    print("piece", flush=True)
         except KeyboardInterrupt:
             print("left", stream.completion.finish, flush=True)
             while client.status().requests:
@@ -293,24 +292,6 @@ def test_a_fork_makes_its_own_connection_and_leaves_the_parents_alone(echo):
     assert client.generate("still").text == "still"
 
 
-def test_the_fixture_and_its_marker(pytester):
-    pytester.makepyfile(
-        """
-        import pytest
-
-        @pytest.mark.fake_inferd(reply="42")
-        def test_marked(fake_inferd):
-            assert fake_inferd.client().generate("x").text == "42"
-            fake_inferd.script(reply="43")
-            assert fake_inferd.client().generate("x").text == "43"
-            first = fake_inferd.kill_worker()
-            fake_inferd.wait_ready()
-            assert fake_inferd.client().status().models[0].pid != first
-        """
-    )
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
 def test_a_daemon_that_cannot_start_says_why():
     with pytest.raises(ic.testing.FakeDaemonError, match="no_such_setting"), FakeDaemon({"no_such_setting": 1}):
         pass
@@ -334,6 +315,4 @@ def test_the_daemon_ends_with_the_process_that_started_it():
             return True
 
     wait_for(is_gone, 10)
-    import shutil
-
     shutil.rmtree(os.path.dirname(runtime), ignore_errors=True)

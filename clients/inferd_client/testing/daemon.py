@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -114,9 +114,7 @@ class FakeDaemon:
 
     def client(self, **options: Any) -> Client:
         """Return a new Client of this daemon; `stop` closes it. Options are those of Client."""
-        from inferd_client import Client
-
-        client = Client(self.runtime, **options)
+        client = self._new_client(**options)
         self._clients.append(client)
         return client
 
@@ -138,15 +136,25 @@ class FakeDaemon:
 
     def wait_ready(self, model: str | None = None, timeout: float = START_TIMEOUT) -> None:
         """Wait until a model (the default one) is ready to generate. Raises FakeDaemonError."""
-        self._worker(model, timeout)
+        self._await_worker(model, lambda pid: pid is not None, timeout)
 
     def kill_worker(self, model: str | None = None, *, with_signal: int = signal.SIGKILL) -> int:
-        """Kill the engine of a model (the default one) as a crash would; return the process id it had."""
-        pid = self._worker(model, START_TIMEOUT)
-        os.kill(pid, with_signal)
-        return pid
+        """Kill the engine of a model (the default one) as a crash would; return the process id it had.
+
+        Waits for an engine to kill, and for the daemon to have noticed. Raises FakeDaemonError.
+        """
+        victim = self._await_worker(model, lambda pid: pid is not None, START_TIMEOUT)
+        assert victim is not None
+        os.kill(victim, with_signal)
+        self._await_worker(model, lambda pid: pid != victim, START_TIMEOUT)
+        return victim
 
     # inside
+
+    def _new_client(self, **options: Any) -> Client:
+        from inferd_client import Client
+
+        return Client(self.runtime, **options)
 
     def _arguments(self) -> list[str]:
         script, config = json.dumps(self._script), json.dumps(self._config)
@@ -162,21 +170,19 @@ class FakeDaemon:
             self._end(signal.SIGKILL)
             raise FakeDaemonError(f"the fake daemon did not start:\n{self.log}")
 
-    def _worker(self, model: str | None, timeout: float) -> int:
-        """Return the process id of a ready engine."""
-        from inferd_client import Client
-
+    def _await_worker(self, model: str | None, wanted: Callable[[int | None], bool], timeout: float) -> int | None:
+        """Wait for a state of an engine; return its process id, None while it is not ready."""
         end = time.monotonic() + timeout
-        with Client(self.runtime) as client:
+        with self._new_client() as client:
             while True:
                 status = client.status()
                 name = model or status.default_model
-                found = [m for m in status.models if m.name == name and m.state == "ready" and m.pid]
-                if found and found[0].pid:
-                    return found[0].pid
+                pid = next((m.pid for m in status.models if m.name == name and m.state == "ready"), None)
+                if wanted(pid):
+                    return pid
                 if time.monotonic() > end:
                     states = ", ".join(f"{m.name}: {m.state}" for m in status.models) or "no model"
-                    raise FakeDaemonError(f"{name} is not ready after {timeout:g} s ({states}):\n{self.log}")
+                    raise FakeDaemonError(f"{name} is not as wanted after {timeout:g} s ({states}):\n{self.log}")
                 time.sleep(0.01)
 
     def _end(self, how: int) -> None:
