@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.equivalence.models import Model, make
+
+
+@pytest.fixture(scope="package")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
+    """Return a tiny model by name, written and decoded by the oracle once."""
+    folder = tmp_path_factory.mktemp("models")
+    return cache(lambda name: make(folder, name))
+
+
+@pytest.fixture(scope="package")
+def llama(model: Callable[[str], Model]) -> Path:
+    return model("llama").path
