@@ -165,7 +165,8 @@ class Quantizer(Plugin):
 
 
 BlockTables = list[list[int]]
-"""One list of block ids per KV group; owned by the manager, read by the scheduler."""
+"""One list of block ids per KV group; owned by the manager, read by the scheduler. A negative id stands
+for a block behind the group's window that was given back."""
 
 
 class KVManager(Plugin):

@@ -79,6 +79,14 @@ class TouchesTail(_Mutant):
         return gather_blocks(plane, table, context)
 
 
+class GathersBehindWindow(_Mutant):
+    """Weighs keys behind the window with 0 in place of leaving them out."""
+
+    def one(self, layer: AttentionLayer, q: Any, k: Any, v: Any, inputs: StepInputs, b: int) -> torch.Tensor:
+        hidden = 0 if layer.spec.window is None else max(0, len(k) - len(q) - layer.spec.window + 1)
+        return self.plain(layer, q, k, v) + 0 * v[:hidden].sum()
+
+
 class VerifiesLoosely(_Mutant):
     """Each row of a verification sees all drafts, later ones too."""
 
@@ -152,6 +160,7 @@ CAUGHT_BY = {
     ForgetsContext: "chunked_equals_whole",
     IgnoresTable: "scattered_tables",
     TouchesTail: "unowned_slots",
+    GathersBehindWindow: "behind_window",
     VerifiesLoosely: "verify_rows",
     FixedScale: "score_options",
     StopsAt256: "long_context",

@@ -241,7 +241,29 @@ class ReusesDrafts(NaiveKV):
         del self.tokens[key][num_tokens:]
 
 
+class DropsTooMuch(NaiveKV):
+    """Gives back a block that the window still reaches into."""
+
+    def bind(self, groups: Sequence[KVGroupSize], block_size: int, *, prefix_cache: bool) -> None:
+        super().bind(groups, block_size, prefix_cache=False)
+        self.windows = [g.window for g in groups]
+
+    def append(self, key: int, tokens: Sequence[int]) -> None:
+        super().append(key, tokens)
+        for group, window in enumerate(self.windows):
+            table, behind = self.tables[key][group], len(self.tokens[key]) - (window or len(self.tokens[key]))
+            for index in range(min(-(-behind // self.size), len(table) - 1)):
+                if table[index] >= 0:
+                    self.release(group, table[index])
+                    table[index] = -1
+
+    def release(self, group: int, block: int) -> None:
+        if block >= 0:
+            super().release(group, block)
+
+
 CAUGHT_BY = {
+    DropsTooMuch: "windows",
     FreesTwice: "freed_once",
     LeaksOnTruncate: "conservation",
     KeepsStaleHash: "prefix_content",

@@ -109,6 +109,17 @@ def window(subject: Subject) -> None:
         require(_sees(subject, 4, distance) == seen, f"window 4: a token {distance} back is {'un' * seen}seen")
 
 
+def behind_window(subject: Subject) -> None:
+    """Blocks wholly behind the window may be anybody's by now: their entries in the table mean nothing."""
+    if not subject.spec.capabilities.sliding_window:
+        raise SkipCheckError("declares no sliding window")
+    rig = Rig(subject, gqa(subject, window=3), [40, 38], poison=float("nan"))
+    rig.run([Turn(0, 34), Turn(1, 32)])
+    for seq in range(2):
+        rig.give_back(seq, max(0, rig.done[seq] - 2) // rig.layout.block_size)
+    rig.run([Turn(0, 1), Turn(1, 4, verify=True)], [Turn(0, 1)], [Turn(0, 3)])
+
+
 def _sees(subject: Subject, width: int, distance: int) -> bool:
     """Does changing the token `distance` back change the output of a decode?"""
     outputs: list[torch.Tensor] = []
@@ -246,6 +257,7 @@ CHECKS: tuple[Check, ...] = (
     mixed_batch,
     verify_rows,
     window,
+    behind_window,
     unowned_slots,
     write_stays_in_slots,
     cache_content,

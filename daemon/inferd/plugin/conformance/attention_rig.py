@@ -144,6 +144,13 @@ class Rig:
             return torch.full(shape, 127, dtype=torch.int8, device=self.device)
         return torch.full(shape, poison, device=self.device).to(STORAGE[format])
 
+    def give_back(self, seq: int, count: int) -> None:
+        """Let go of a sequence's first blocks; what they then hold, and what the table says, is arbitrary."""
+        for block in self.tables[seq][:count]:
+            for plane in self.kv.values():
+                plane[block] = 127 if plane.dtype == torch.int8 else float("nan")
+        self.tables[seq][:count] = [0] * count
+
     def slot(self, seq: int, position: int) -> int:
         """Return the flat slot of a token."""
         size = self.layout.block_size

@@ -217,11 +217,28 @@ def chunked_growth(subject: Subject) -> None:
 
 def several_groups(subject: Subject) -> None:
     """Every KV group has a table of its own over its own pool."""
-    rig = KVRig(subject, groups=2)
+    rig = KVRig(subject, windows=(None, None))
     for seed in range(3):
         _walk(rig, random.Random(seed), 60)
     rig.free_all()
     require(rig.free_blocks == rig.total_blocks, "not all blocks came back")
+
+
+def windows(subject: Subject) -> None:
+    """What a windowed group still needs is there; a hit is a prefix that every group can serve."""
+    for sizes in ((5,), (None, 6), (1, 9)):
+        rig = KVRig(subject, 16, windows=sizes)
+        key = rig.start([1, 2, 3, 4, 5, 6], limit=40)
+        require(key is not None, "6 tokens do not fit 16 blocks")
+        assert key is not None
+        for i in range(34):
+            require(rig.extend(key, [i]), f"no room at token {i + 7} of a limit of 40")
+            rig.compute(key)
+        rig.free(key)
+        for seed in range(3):
+            _walk(rig, random.Random(seed), 80)
+        rig.free_all()
+        require(rig.free_blocks == rig.total_blocks, "not all blocks came back")
 
 
 def random_walk(subject: Subject) -> None:
@@ -273,5 +290,6 @@ CHECKS: tuple[Check, ...] = (
     cache_off,
     chunked_growth,
     several_groups,
+    windows,
     random_walk,
 )

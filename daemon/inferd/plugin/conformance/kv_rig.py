@@ -29,15 +29,22 @@ class KVRig:
     """One manager over `num_blocks` blocks of four tokens; every call is followed by all invariants."""
 
     def __init__(
-        self, subject: Subject, num_blocks: int = 12, *, prefix_cache: bool = True, groups: int = 1, block_size: int = 4
+        self,
+        subject: Subject,
+        num_blocks: int = 12,
+        *,
+        prefix_cache: bool = True,
+        windows: tuple[int | None, ...] = (None,),
+        block_size: int = 4,
     ) -> None:
         self.manager: KVManager = subject.make()
         self.block_size = block_size
         self.num_blocks = num_blocks
-        self.groups = groups
+        self.windows = windows
+        self.groups = len(windows)
         self.live: dict[int, Live] = {}
         self.slots: dict[tuple[int, int, int], Content] = {}
-        self.manager.bind([KVGroupSize(num_blocks, None)] * groups, block_size, prefix_cache=prefix_cache)
+        self.manager.bind([KVGroupSize(num_blocks, w) for w in windows], block_size, prefix_cache=prefix_cache)
         self._next_key = 0
 
     def start(self, tokens: Sequence[int], *, domain: str = "", limit: int = 0) -> int | None:
@@ -131,30 +138,37 @@ class KVRig:
             raise NonconformanceError(f"stats: total_blocks {stats.total_blocks} of {total}")
         if not 0 <= stats.cached_blocks <= stats.free_blocks <= stats.total_blocks:
             raise NonconformanceError(f"stats do not add up: {stats}")
-        held = len({(g, b) for live in self.live.values() for g, t in enumerate(live.tables) for b in t})
+        tables = [(g, t) for live in self.live.values() for g, t in enumerate(live.tables)]
+        held = len({(g, b) for g, table in tables for b in table if b >= 0})
         if stats.total_blocks == total and stats.free_blocks + held > total:
             raise NonconformanceError(f"{held} blocks are held and {stats.free_blocks} free, of {total}")
 
     def _check_table(self, key: int, live: Live) -> None:
         if len(live.tables) != self.groups:
             raise NonconformanceError(f"{len(live.tables)} tables for {self.groups} groups")
-        for table in live.tables:
+        for group, table in enumerate(live.tables):
             if len(table) < self._blocks(len(live.tokens)):
                 raise NonconformanceError(f"table of {len(table)} blocks for {len(live.tokens)} tokens")
-            if len(set(table)) != len(table):
+            needed = table[self._first_needed(group, live) // self.block_size :]
+            if len(set(needed)) != len(needed):
                 raise NonconformanceError(f"sequence {key} has a block twice: {table}")
-            if not all(0 <= block < self.num_blocks for block in table):
+            if not all(0 <= block < self.num_blocks for block in needed):
                 raise NonconformanceError(f"sequence {key} has a block that does not exist: {table}")
 
     def _check_content(self, key: int, live: Live) -> None:
         for position in range(live.computed):
             want = (live.domain, tuple(live.tokens[: position + 1]))
-            for slot in self._slots(live, position):
-                if self.slots.get(slot) != want:
+            for group, slot in enumerate(self._slots(live, position)):
+                if position >= self._first_needed(group, live) and self.slots.get(slot) != want:
                     raise NonconformanceError(
                         f"sequence {key}, position {position}: block {slot[1]} holds KV of "
                         f"{self.slots.get(slot)}, not of {want}"
                     )
+
+    def _first_needed(self, group: int, live: Live) -> int:
+        """Return the first position that a token computed from now on can see."""
+        window = self.windows[group]
+        return 0 if window is None else max(0, live.computed - window + 1)
 
     def _slots(self, live: Live, position: int) -> list[tuple[int, int, int]]:
         index, offset = divmod(position, self.block_size)

@@ -43,13 +43,16 @@ class ExampleAttention(AttentionBackend):
         for b, (length, context) in enumerate(zip(plan.query_lens, plan.context_lens_host, strict=True)):
             rows = slice(start, start + length)
             table = plan.block_tables[layer.group, b]
-            keys, values = (_tokens(kv[name], table, context) for name in ("k", "v"))
+            # What lies behind the window may belong to somebody else by now.
+            window = layer.spec.window if isinstance(layer.spec, Gqa) else None
+            first = 0 if window is None else max(0, context - length - window + 1)
+            keys, values = (_tokens(kv[name], table, context)[first:] for name in ("k", "v"))
             out[rows] = self._sequence(layer, q[rows], keys, values)
             start += length
         return out
 
     def _sequence(self, layer: AttentionLayer, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """q [T, heads, d] are the last T of the S positions of k and v [S, kv_heads, d]."""
+        """q [T, heads, d] are the last T of the S positions that k and v [S, kv_heads, d] hold."""
         spec: Any = layer.spec
         group = spec.heads // spec.kv_heads
         seen = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
