@@ -186,11 +186,18 @@ def test_a_long_prompt_leaves_room_for_a_short_one():
     assert ("long", 0) not in rig.results
 
 
-def test_the_oldest_of_the_highest_priority_is_never_preempted():
-    for blocks in range(14, 26):
-        rig = Rig(blocks=blocks, batch=6, prefix_cache=False)
-        for i in range(6):
-            rig.submit(str(i), [i] * 5, 20, priority=i // 3)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_oldest_of_the_highest_priority_is_never_preempted(depth):
+    preempted = 0
+    for blocks in range(8, 26):
+        rig = Rig(blocks=blocks, batch=6, prefix_cache=False, depth=depth, budget=12)
+        rig.submit("3", [3] * 5, 20, priority=1)
+        for i in range(3):
+            rig.submit(str(i), [i] * 5, 20)
+            rig.step()
+        rig.submit("4", [4] * 5, 20, priority=1)
         rig.run()
         assert rig.results["3", 0].preemptions == 0
+        preempted += rig.reports[-1].stats.preemptions
         rig.assert_empty()
+    assert preempted > 10

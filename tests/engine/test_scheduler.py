@@ -89,9 +89,18 @@ def test_verification_takes_fewer_steps_and_counts_add_up():
     assert max(s.verifying for s in stats) == 3
 
 
-def test_drafts_are_cut_to_max_verify_budget_and_remaining_tokens():
-    for options in ({"max_verify": 2}, {"budget": 5}, {}):
-        rig = Rig(drafter=OracleDraft(wrong=0.0), max_draft=6, batch=2, **options)
+class RudeDraft(OracleDraft):
+    """Proposes more than it was asked for."""
+
+    def propose(self, sequences, k):
+        return super().propose([sequence._replace(limit=k + 3) for sequence in sequences], k + 3)
+
+
+@pytest.mark.parametrize("kv", ["paged", "contiguous"])
+@pytest.mark.parametrize("drafter_class", [OracleDraft, RudeDraft])
+def test_drafts_are_cut_to_max_verify_budget_and_remaining_tokens(drafter_class, kv):
+    for options in ({"max_verify": 2}, {"budget": 5}, {"blocks": 12}, {"context": 23}):
+        rig = Rig(kv=kv, drafter=drafter_class(wrong=0.3), max_draft=6, batch=2, **options)
         rig.submit("a", [1, 2, 3], 20)
         rig.submit("b", [4, 5], 20)
         rig.run()

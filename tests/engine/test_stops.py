@@ -117,6 +117,24 @@ def test_prompt_logprobs_come_whole_with_the_first_output():
     assert rig.results["r", 0].preemptions > 0
 
 
+def test_prompt_logprobs_survive_a_preemption_in_mid_prefill():
+    prompt = list(range(20, 32))
+    rig = Rig(chunk=1, blocks=7)
+    rig.submit("o1", [1, 2, 3], 14)
+    rig.submit("o2", [4, 5, 6], 14)
+    rig.submit("r", prompt, 3, prompt_logprobs=0)
+    known = 0
+    while not rig.scheduler.requests["r"][0].preemptions:
+        known = len(rig.scheduler.requests["r"][0].prompt_logprobs)
+        rig.step()
+    assert 1 < known < len(prompt)
+    rig.run()
+    found = rig.results["r", 0].prompt_logprobs
+    assert found is not None
+    assert [-entry.logprob for entry in found[1:]] == list(range(1, len(prompt)))
+    rig.assert_empty()
+
+
 def test_prompt_logprobs_of_one_token():
     rig = Rig()
     rig.submit("r", [4], 2, prompt_logprobs=1)

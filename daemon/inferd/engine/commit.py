@@ -46,21 +46,19 @@ def commit_row(row: Row, output: RowOutput) -> Committed:
     Drafts past a stop count neither as accepted nor as output.
     """
     seq = row.seq
-    ids = output.ids
-    ended = cut(
+    ids, logprobs, _ = output
+    count, seq.finish, seq.stop_token = cut(
         ids,
         num_output=len(seq.tokens) - seq.num_prompt,
         max_tokens=seq.max_tokens,
         min_tokens=seq.sampling.min_tokens,
         stop_ids=seq.stop_ids,
     )
-    count, seq.finish, seq.stop_token = ended
     kept = tuple(ids[:count])
     seq.tokens.extend(kept)
     if row.drafts:
         seq.drafted += len(row.drafts)
         seq.accepted += min(count, len(ids) - 1)
-    logprobs = output.logprobs
     return Committed(kept, None if logprobs is None else tuple(logprobs[:count]))
 
 
@@ -69,7 +67,8 @@ def computed_after(row: Row, num_ids: int) -> int:
 
     The accepted drafts have theirs; the id sampled last has none yet.
     """
-    return min(row.start + row.num_tokens - len(row.drafts) + num_ids - 1, row.seq.num_tokens)
+    seq, start, count, drafts, _ = row
+    return min(start + count - len(drafts) + num_ids - 1, len(seq.tokens))
 
 
 def add_prompt_logprobs(row: Row, found: Seq[TokenLogprob]) -> None:

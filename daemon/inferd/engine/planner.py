@@ -53,7 +53,7 @@ class Planner:
         hungry = self._running.prefilling or (may_admit and len(self._admission.queue) and self._running.has_slot)
         reserve = max(1, budget // 4) if hungry and budget > 1 else 0
         decode, verify, prefill = self._decode_rows(drafts, budget - reserve, preempted)
-        budget -= sum(row.num_tokens for rows in (decode, verify, prefill) for row in rows)
+        budget -= len(decode) + sum(row.num_tokens for rows in (verify, prefill) for row in rows)
         budget -= self._prefill_rows(prefill, budget)
         if may_admit and not preempted:
             self._admit(prefill, budget)
@@ -142,7 +142,6 @@ class Planner:
         self._journal.dropped(seq.key)
         self._journal.changed(seq.request)
         self._admission.queue.push(seq, front=True)
-        self._admission.unpark(seq)
 
     def _prefill_rows(self, rows: list[Row], budget: int) -> int:
         """Give chunks to prefilling sequences, the first one most; return the tokens used."""
