@@ -20,6 +20,7 @@ from inferd.link import ModelCard, Submit
 from inferd.plugin.conformance import check
 from inferd.plugin.manager import PluginManager
 from inferd_client.protocol import SamplingParams
+from tests.plugin.fake import install
 from tests.tiny import tiny_llama
 
 torch.set_num_threads(1)
@@ -66,6 +67,8 @@ def test_a_third_party_backend_from_installation_to_tokens(installed: Path, tmp_
         assert report.ok, str(report)
         assert "skipped" not in {r.outcome for r in report.results if r.check == "window"}
 
+    # From here on a broken package stands beside it: a worker must not mind.
+    install(installed, "broken", {"broken": "raise SystemExit(1)"}, {"broken": "broken"})
     model = tiny_llama(tmp_path / "model")
     want, card = generate(model, "reference", {})
     assert ("attention", "example") in {(kind, name) for kind, name, _ in card.rejected}

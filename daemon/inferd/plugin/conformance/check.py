@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from inferd.plugin.contracts import PluginSpec
     from inferd.plugin.types import Kind
 
-_MODULES: dict[Kind, str] = {
-    "architecture": "architecture",
-    "parallel": "parallel",
-    "quantizer": "quantizer",
-    "kv": "kv",
-    "attention": "attention",
-    "draft": "draft",
-}
-
 
 def check(
     spec: PluginSpec,
@@ -71,7 +62,7 @@ def names(kind: Kind) -> list[str]:
 
 
 def _checks(kind: Kind) -> list[Check]:
-    module = import_module(f"inferd.plugin.conformance.{_MODULES[kind]}")
+    module = import_module(f"inferd.plugin.conformance.{kind}")
     return [description, *module.CHECKS]
 
 
