@@ -66,6 +66,8 @@ class Core:
         self.calls: dict[str, Call] = {}
         """By wire id: everything unanswered."""
         self.actions: deque[Action] = deque()
+        self._calls_due = 0.0
+        """When a call next needs a look; 0 after anything that may concern calls which wait."""
         self._fatal: InferdError | None = None
 
     @property
@@ -77,7 +79,7 @@ class Core:
 
     def submit(self, call: Call, now: float) -> None:
         """Take a call; its answers go to its sink, the last of them or an exception ends it."""
-        call.created = now
+        call.created, self._calls_due = now, 0.0
         if self._fatal is not None:
             call.sink(self._fatal)
             return
@@ -119,12 +121,14 @@ class Core:
 
     def connected(self, channel: Channel, now: float) -> None:
         """The transport of a socket is up, for the first time or again."""
+        self._calls_due = 0.0
         link = self.links[channel]
         link.lost(now)
         link.attached = True
         self._say_hello(link, now)
 
     def disconnected(self, channel: Channel, now: float) -> None:
+        self._calls_due = 0.0
         self.links[channel].lost(now)
 
     def received(self, channel: Channel, frames: Sequence[bytes], now: float) -> None:
@@ -136,6 +140,8 @@ class Core:
         except p.FrameError as error:
             self._undecodable(frames, error, now)
             return
+        if isinstance(answer, p.Welcome | p.Error):
+            self._calls_due = 0.0
         if isinstance(answer, p.Welcome):
             self._welcomed(link, answer, now)
         elif isinstance(answer, p.Pong):
@@ -153,43 +159,47 @@ class Core:
         """Do what is due; return when to call again at the latest."""
         for link in self.links.values():
             self._tend(link, now)
+        if now >= self._calls_due:
+            self._calls_due = self._tend_calls(now)
+        return min([self._calls_due, *(link.next_event() for link in self.links.values())])
+
+    def _tend_calls(self, now: float) -> float:
+        """Send what may go, give up what waited too long; return when there is more of that to do."""
+        due = float("inf")
         for call in list(self.calls.values()):
             if not call.sent:
                 self._try_send(call, now)
-            self._give_up_unreachable(call, now)
-        return self._next_event(now)
-
-    def _next_event(self, now: float) -> float:
-        times = [time for link in self.links.values() if (time := link.next_event()) is not None]
-        times += [call.not_before for call in self.calls.values() if call.not_before > now]
-        times += [self._unreachable_at(call) for call in self.calls.values()]
-        return min(times, default=now + 60.0)
+            if not call.ended:
+                due = min(due, self._tend_call(call, now))
+        return due
 
     def _tend(self, link: Link, now: float) -> None:
         if link.silent(now) or link.hello_overdue(now):
             if not link.welcomed:
                 link.back_off()
+            self._calls_due = 0.0
             link.lost(now)
             self.actions.append(Action("reopen", link.channel))
         elif link.ping_due(now):
             link.pinged(now)
             self._send(link, p.Ping(), now)
 
-    def _unreachable_at(self, call: Call) -> float:
-        """When a call will have waited too long for a connection."""
+    def _tend_call(self, call: Call, now: float) -> float:
+        """Return when a call is to be looked at again; fail it if it has waited too long for a connection."""
+        if not call.sent and now < call.not_before:
+            return call.not_before
         link = self.links[call.channel]
         if link.welcomed:
             return float("inf")
-        since = max(link.since, call.created, call.not_before)
-        return since + (call.timeouts.reconnect if call.sent else call.timeouts.connect)
-
-    def _give_up_unreachable(self, call: Call, now: float) -> None:
-        if now < self._unreachable_at(call):
-            return
+        patience = call.timeouts.reconnect if call.sent else call.timeouts.connect
+        end = max(link.since, call.created, call.not_before) + patience
+        if now < end:
+            return end
         if call.sent:
             self._fail(call, ConnectionLost("the daemon went away and did not come back"), now)
         else:
             self._fail(call, ConnectionFailed(f"no answer from the daemon; {self._remedy}"), now)
+        return now
 
     # hello and welcome
 

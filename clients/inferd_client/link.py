@@ -80,10 +80,10 @@ class Link:
         idle_in = self.pinged_at is None and now >= self.last_in + self.heartbeat
         return idle_in or now >= self.last_out + self.heartbeat
 
-    def next_event(self) -> float | None:
-        """When this link next needs a look; None = nothing is pending."""
+    def next_event(self) -> float:
+        """When this link next needs a look; infinite = nothing is pending."""
         if not self.welcomed:
-            return None if self.hello_at is None else self.hello_at + self.hello_wait
+            return float("inf") if self.hello_at is None else self.hello_at + self.hello_wait
         if self.pinged_at is None:
             return min(self.last_in, self.last_out) + self.heartbeat
         return min(self.last_out + self.heartbeat, self.pinged_at + BEATS * self.heartbeat)
