@@ -67,6 +67,8 @@ class TappedExecutor(Executor):
         self.before_step: Callable[[Batch], None] | None = None
         self.on_row: RowHook | None = None
         self.keep_rows = True
+        self.other_logits: list[torch.Tensor] = []
+        """Of rows that are not sampled: made for prompt log-probabilities, in the order of their chunks."""
         self._running = running
         self._pending: list[tuple[EngineSequence, tuple[int, ...]]] | None = None
         inner.runner.decoder = TappedDecoder(inner.runner.decoder, self._take)
@@ -94,9 +96,11 @@ class TappedExecutor(Executor):
             self.counts["joined"] += 1
 
     def _take(self, logits: torch.Tensor) -> None:
-        """Read the first logits of a step: those of its sampled rows, if it has any."""
+        """Read logits; the first of a step are those of its sampled rows, if it has any."""
         pending, self._pending = self._pending, None
         if not pending:
+            if self.keep_rows:
+                self.other_logits.append(logits.clone())
             return
         assert len(logits) == len(pending)
         for (seq, drafts), values in zip(pending, logits, strict=True):
