@@ -55,10 +55,13 @@ class AsyncClient(ClientBase):
         """Answer a chat with the model's own template. Raises as `Client.chat` does."""
         return self._work(plan_chat(messages, options), stream)
 
-    async def cancel(self, request: str | AsyncStream | Completion) -> None:
-        """End a request, by its id or stream. Its reader sees the reason `cancelled`. Idempotent."""
+    async def cancel(self, request: str | AsyncStream | Completion, *, anywhere: bool = False) -> None:
+        """End a request, by its id or stream. Its reader sees the reason `cancelled`. Idempotent.
+
+        `anywhere` ends requests of other clients by that id too. Raises Unauthorized without the role admin.
+        """
         target = request if isinstance(request, str) else request.id
-        await self._ask(p.Cancel(id=new_id(), request=target), p.Ok)
+        await self._ask(p.Cancel(id=new_id(), request=target, anywhere=anywhere), p.Ok)
 
     # text
 

@@ -62,10 +62,13 @@ class Client(ClientBase):
         """
         return self._work(plan_chat(messages, options), stream)
 
-    def cancel(self, request: str | Stream | Completion) -> None:
-        """End a request, by its id or stream. Its reader sees the reason `cancelled`. Idempotent."""
+    def cancel(self, request: str | Stream | Completion, *, anywhere: bool = False) -> None:
+        """End a request, by its id or stream. Its reader sees the reason `cancelled`. Idempotent.
+
+        `anywhere` ends requests of other clients by that id too. Raises Unauthorized without the role admin.
+        """
         target = request if isinstance(request, str) else request.id
-        self._ask(p.Cancel(id=new_id(), request=target), p.Ok)
+        self._ask(p.Cancel(id=new_id(), request=target, anywhere=anywhere), p.Ok)
 
     # text
 

@@ -218,6 +218,16 @@ def test_an_interrupt_in_a_chat_cancels_the_answer_only(slow: FakeDaemon, tmp_pa
         assert b"cancelled" in err
 
 
+def test_cancel_ends_the_request_of_another_program(slow: FakeDaemon, tmp_path: Path) -> None:
+    tool = Tool(tmp_path, slow.runtime)
+    with Client(slow.runtime) as client, client.chat("hi", stream=True) as stream:
+        next(stream)
+        assert tool("cancel", stream.id).code == 0
+        assert stream.result().finish == "cancelled"
+    again = tool("cancel", stream.id)
+    assert (again.code, again.err.count("\n")) == (Exit.FAILURE, 1)
+
+
 def test_stop_drains_and_waits_for_the_end(slow: FakeDaemon, tmp_path: Path) -> None:
     tool = Tool(tmp_path, slow.runtime)
     pid = slow.pid

@@ -83,6 +83,8 @@ class Cancel(Request, tag="cancel"):
 
     id: str
     request: str
+    anywhere: bool = False
+    """Requests of this id in every session; needs the role admin."""
 
 
 class Status(Request, tag="status"):

@@ -22,7 +22,7 @@ from inferd_tui.units import NA, seconds
 
 MODEL = "smollm2-135m"
 START_S = 180.0
-MAX_TOKENS = 200
+MAX_TOKENS = 160
 
 
 def demo(prompt: str) -> None:

@@ -65,11 +65,12 @@ class ControlCalls:
         """Raises Refusal."""
         if len(message.id) > Caps.ID_CHARS:
             raise invalid("id", f"at most {Caps.ID_CHARS} characters", Caps.ID_CHARS)
-        if isinstance(message, ADMIN) and session.role != "admin":
+        is_admin_call = isinstance(message, ADMIN) or (isinstance(message, Cancel) and message.anywhere)
+        if is_admin_call and session.role != "admin":
             raise Refusal(Code.UNAUTHORIZED, f"{type(message).__name__.lower()} needs the role admin")
         match message:
             case Cancel():
-                detail = self._requests.cancel(session, message.request)
+                detail = self._requests.cancel(session, message.request, anywhere=message.anywhere)
                 self._sessions.send_control(session, Ok(id=message.id, detail=detail))
             case Status():
                 self._sessions.send_control(session, self._status.build(request_id=message.id))

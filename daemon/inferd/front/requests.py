@@ -264,13 +264,13 @@ class Requests:
 
     # --- endings --------------------------------------------------------------------------------
 
-    def cancel(self, session: Session, request_id: str) -> str:
-        """End a request of this session; say what was done."""
-        request = session.requests.get(request_id)
-        if request is None:
-            return "not running"
-        self.cancel_request(request)
-        return "cancelled"
+    def cancel(self, session: Session, request_id: str, *, anywhere: bool = False) -> str:
+        """End a request of this session, or those of this id in every session; say what was done."""
+        sessions = self._sessions.all() if anywhere else [session]
+        found = [s.requests[request_id] for s in sessions if request_id in s.requests]
+        for request in found:
+            self.cancel_request(request)
+        return "cancelled" if found else "not running"
 
     def cancel_request(self, request: Request) -> None:
         """End a request as cancelled, with the text that was held back."""

@@ -30,10 +30,10 @@ def plugins() -> None:
 def list_(state: State, verbose: bool, as_json: bool) -> None:
     """List every plugin with its state, source and why it was not chosen.
 
-    A running daemon says what it chose; without one the installed plugins are listed.
+    A daemon with a model says what it chose; otherwise the installed plugins are listed.
     """
     found = _of_daemon(state)
-    if found is None:
+    if not found:
         found = tuple(_installed(_manager(state)))
     if as_json:
         json_line(found)
@@ -106,35 +106,11 @@ def _of_daemon(state: State) -> tuple[PluginInfo, ...] | None:
 
 
 def _installed(manager: PluginManager) -> Iterator[PluginInfo]:
+    from inferd.plugin.listing import listing
     from inferd_client.protocol import PluginInfo
 
-    for entry in manager.entries:
-        spec, source = entry.spec, entry.source
-        yield PluginInfo(
-            name=spec.name,
-            kind=spec.kind,
-            state={"available": "available", "disabled": "disabled"}.get(entry.state, "rejected"),  # pyright: ignore[reportArgumentType]
-            source=source.distribution,
-            version=source.version,
-            api=f"{spec.api[0]}.{spec.api[1]}",
-            target=spec.target,
-            exactness=spec.exactness,
-            why=entry.why,
-        )
-    for failure in manager.failures:
-        source = failure.source
-        yield PluginInfo(
-            name=source.name,
-            kind="?",
-            state="FAILED",
-            source=source.distribution,
-            version=source.version,
-            why=f"{failure.reason}\n{failure.traceback}",
-        )
-    for source in manager.blocked:
-        yield PluginInfo(
-            name=source.name, kind="?", state="disabled", source=source.distribution, version=source.version
-        )
+    for row in listing(manager):
+        yield PluginInfo(**row._asdict())
 
 
 def _spec(manager: PluginManager, name: str) -> PluginSpec:

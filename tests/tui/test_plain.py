@@ -1,0 +1,92 @@
+"""The plain view: every field, nothing made up, nothing dangerous."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferd_client.protocol import DeviceStatus, Latency, MemoryEntry, ModelStatus, RequestStatus, StatusReply
+from inferd_tui.plain import MAX_REQUESTS, render
+from inferd_tui.units import number, seconds, size
+
+MODEL = ModelStatus(
+    name="m\x1b[31m",
+    state="ready",
+    device="cpu",
+    dtype="fp32",
+    shape={"max_context": 8192},
+    weight_bytes=3 << 20,
+    kv_bytes=1 << 30,
+    kv_blocks_total=200,
+    kv_blocks_free=150,
+    running=2,
+    waiting=1,
+    exactness="token",
+    exactness_by="attention torch",
+    weights_note="dequantised",
+    restarts=1,
+    expires_s=90.0,
+)
+REQUEST = RequestStatus(
+    id="r", client="c", model="m", state="decode", prompt_tokens=5, output_tokens=1234, age_s=0.25, reason="blocks"
+)
+
+
+def lines(**fields: object) -> list[str]:
+    return render(StatusReply(version="1.2", pid=7, **fields))  # pyright: ignore[reportArgumentType]
+
+
+def test_an_idle_daemon() -> None:
+    assert lines() == ["inferd 1.2: serving, not ready, pid 7, up 0.0 ms, 0 clients", "", "no model is loaded"]
+
+
+def test_a_busy_daemon() -> None:
+    device = DeviceStatus(
+        name="cpu", total_bytes=8 << 30, free_bytes=4 << 30, limit_bytes=None, ledger=(MemoryEntry(owner="m", bytes=9),)
+    )
+    out = lines(
+        ready=True,
+        models=(MODEL,),
+        devices=(device,),
+        warnings=("cuda was lost",),
+        latency={"ttft": Latency(count=3, p50=0.01, p95=1.5, p99=None), "tpot": Latency()},
+        requests=(REQUEST,),
+    )
+    text = "\n".join(out)
+    assert "WARNING: cuda was lost" in out
+    assert "cpu: 4.0 GiB free of 8.0 GiB, may grant n/a: m 9 B" in out
+    row = next(line for line in out if line.startswith("m␛[31m  ready")).split("  ")
+    assert [c.strip() for c in row if c.strip()] == [
+        *("m␛[31m", "ready", "cpu", "fp32", "8,192", "3.0 MiB", "1.0 GiB", "25%", "2", "1", "90.0 s"),
+    ]
+    assert "m␛[31m: exactness token (lowered by attention torch)" in out
+    assert "m␛[31m: its worker was restarted 1 times" in out
+    assert ["ttft", "3", "10.0", "ms", "1.5", "s", "n/a"] in [line.split() for line in out]
+    assert "tpot" not in text
+    assert ["r", "c", "m", "decode", "5", "1,234", "250.0", "ms", "blocks"] in [line.split() for line in out]
+    assert "\x1b" not in text
+
+
+def test_many_requests_are_counted() -> None:
+    out = lines(requests=(REQUEST,) * (MAX_REQUESTS + 5))
+    assert out[-1] == "... and 5 more"
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (size(None), "n/a"),
+        (size(0), "0 B"),
+        (size(1023), "1023 B"),
+        (size(1024), "1.0 KiB"),
+        (size(5 << 40), "5.0 TiB"),
+        (seconds(None), "n/a"),
+        (seconds(0.0005), "0.5 ms"),
+        (seconds(1), "1.0 s"),
+        (seconds(125), "2m05s"),
+        (seconds(7260), "2h01m"),
+        (number(None), "n/a"),
+        (number(0), "0"),
+    ],
+)
+def test_units(call: str, wanted: str) -> None:
+    assert call == wanted
