@@ -141,7 +141,7 @@ DATA: list[p.Request] = [
 ]
 CONTROL: list[p.Request] = [
     p.Hello(),
-    p.Cancel(id="c", request="r"),
+    p.Cancel(id="c", request="r", anywhere=True),
     p.Status(id="s"),
     p.Models(id="m"),
     p.Load(id="l", model="m", keep_alive_s=60.0),
