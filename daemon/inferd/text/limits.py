@@ -27,13 +27,13 @@ def cpu_seconds(limit: float) -> Iterator[None]:
     def expire(signum: int, frame: FrameType | None) -> None:
         raise TimeLimit
 
-    before = signal.signal(signal.SIGVTALRM, expire)
-    signal.setitimer(signal.ITIMER_VIRTUAL, limit, 0.1)
+    before = signal.signal(signal.SIGPROF, expire)
+    signal.setitimer(signal.ITIMER_PROF, limit, 0.1)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def limit_memory(headroom: int = MEMORY_HEADROOM) -> None:
