@@ -83,6 +83,18 @@ def test_queue_timeout_only_counts_before_the_first_slot():
     rig.assert_empty()
 
 
+def test_two_limits_that_pass_at_once_give_one_error():
+    rig = Rig(batch=1)
+    rig.submit("runs", [1, 2, 3], 30)
+    rig.submit("both", [1, 2, 3], 5, queue_deadline=0.005, deadline=0.006)
+    for _ in range(3):
+        rig.step()
+    rig.clock.now += 1
+    rig.run()
+    assert list(rig.errors) == ["both"]
+    rig.assert_empty()
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_bad_numerics_end_one_request_and_poison_no_cache(depth):
     """2.13: blocks of a failed request are not reused; the same prompt later is right."""

@@ -89,6 +89,17 @@ def test_verification_takes_fewer_steps_and_counts_add_up():
     assert max(s.verifying for s in stats) == 3
 
 
+def test_rejected_drafts_hold_no_blocks():
+    rig = Rig(drafter=OracleDraft(wrong=1.0), max_draft=8, prefix_cache=False)
+    rig.submit("r", [1, 2, 3], 40)
+    while rig.engine.has_work:
+        stats = rig.step().stats
+        for seq in rig.scheduler.running.decoding:
+            assert stats.kv_total - stats.kv_free == -(-seq.num_computed // 4)
+    assert sum(report.stats.drafted for report in rig.reports) > 40
+    assert rig.results["r", 0].accepted == 0
+
+
 class RudeDraft(OracleDraft):
     """Proposes more than it was asked for."""
 

@@ -58,7 +58,8 @@ class Admission:
         self._kv = kv
         self._skip_ahead = skip_ahead
         self._parked: dict[int, list[Sequence]] = {}
-        self._blocked = (-1, -1)
+        self._blocked = (-1, 0)
+        """Queue version and room of the last search in vain: no use in another until either is better."""
         self.queue = WaitingQueue(ageing_s=ageing_s, quantum=quantum)
         self.gate = ""
         """Why sequences wait that were not even tried in the last step."""
@@ -101,9 +102,9 @@ class Admission:
 
         `headroom` blocks are left free for the growth of what runs.
         """
-        version = self.queue.version
-        free = self._kv.stats().free_blocks
-        if headroom and self._blocked[1] == version and free <= self._blocked[0]:
+        state = (self.queue.version, self._kv.stats().free_blocks - headroom)
+        self.gate = "priority"
+        if state[0] == self._blocked[0] and state[1] <= self._blocked[1]:
             return None
         passed: list[Sequence] = []
         for seq in self.queue.order(now):
@@ -117,8 +118,7 @@ class Admission:
             passed.append(seq)
             if len(passed) > self._skip_ahead or seq.skips >= self._skip_ahead:
                 break
-        self._blocked = (free, version)
-        self.gate = "priority"
+        self._blocked = state
         return None
 
     def _fits(self, seq: Sequence, headroom: int) -> bool:

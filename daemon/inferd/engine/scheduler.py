@@ -215,7 +215,6 @@ class Scheduler:
     def _fail(self, seq: Sequence, code: Code, message: str, limit: float | None = None) -> SeqError:
         """End all choices of a request with an error."""
         for sibling in list(self._requests[seq.request]):
-            sibling.reusable = seq.reusable
             self._end(sibling, "error")
         return SeqError(key=seq.request, code=code, message=message, limit=limit)
 
