@@ -154,12 +154,20 @@ class Driver:
 
     def _follow_transport(self, channel: Channel, wire: Wire) -> None:
         for up in wire.transport_events():
-            wire.outbox.clear()
             if up:
                 self._core.connected(channel, time.monotonic())
+                self._perform()
             else:
-                self._core.disconnected(channel, time.monotonic())
-            self._perform()
+                self._replace(channel, wire)
+                return
+
+    def _replace(self, channel: Channel, wire: Wire) -> None:
+        """Take what a broken connection has still brought, then make a new one."""
+        while (frames := wire.receive()) is not None:
+            self._core.received(channel, frames, time.monotonic())
+        self._perform()
+        self._core.disconnected(channel, time.monotonic())
+        self._open(channel)
 
     def _perform(self) -> None:
         while self._core.actions:

@@ -33,13 +33,15 @@ class Curve:
 
 
 class Wire:
-    """One DEALER with the monitor of its connection and an outbox for when it cannot take more."""
+    """One DEALER with the monitor of its connection and an outbox for when it cannot take more.
+
+    A wire is good for one connection. libzmq would reconnect it and then send what it still had queued, which must
+    not reach the daemon before hello; with IMMEDIATE set it would instead drop answers that nobody has read yet.
+    """
 
     def __init__(self, context: zmq.Context[Any], endpoint: str, curve: Curve | None) -> None:
         self.socket = context.socket(zmq.DEALER)
         _set_common(self.socket, curve)
-        # Without IMMEDIATE, what was sent while disconnected would reach a restarted daemon before hello.
-        self.socket.immediate = True
         self.outbox: deque[list[bytes]] = deque()
         self.monitor = self.socket.get_monitor_socket(WATCHED)
         self.socket.connect(endpoint)

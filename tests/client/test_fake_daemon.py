@@ -193,6 +193,7 @@ def test_a_request_can_follow_the_daemon_through_a_restart():
         daemon.wait_ready()
         stream = client.generate("wait", stream=True)
         wait_for(lambda: client.status().requests)
+        daemon.kill()
         daemon.script(faults=None)
         assert stream.result().text == "wait"
 
@@ -316,3 +317,54 @@ def test_the_daemon_ends_with_the_process_that_started_it():
 
     wait_for(is_gone, 10)
     shutil.rmtree(os.path.dirname(runtime), ignore_errors=True)
+
+
+def test_an_engine_killed_in_prefill_costs_a_retry_and_no_error():
+    faults = [{"match": "slow", "kind": "slow_prefill", "seconds": 0.5}]
+    with FakeDaemon({"reply": "ab", "faults": faults}) as daemon:
+        client = daemon.client()
+        daemon.wait_ready()
+        reasons: list[str] = []
+        stream = client.generate("slow", stream=True, on_progress=lambda progress: reasons.append(progress.reason))
+        wait_for(lambda: any(request.state == "prefill" for request in client.status().requests))
+        daemon.kill_worker()
+        assert stream.result().text == "ab"
+        assert any(reason.startswith("engine_lost") for reason in reasons)
+
+
+def test_models_are_loaded_and_unloaded():
+    with FakeDaemon({"models": ["a", "b"], "load_s": 0.2}) as daemon:
+        client = daemon.client(timeouts=ic.Timeouts(idle=0.1))
+        client.load("b")
+        states = {model.name: model.state for model in client.status().models}
+        assert states["b"] == "ready"
+        assert client.generate("x", model="b", timeouts=ic.Timeouts()).text == "x"
+        client.unload("b")
+        assert "b" not in {model.name for model in client.status().models if model.state == "ready"}
+        with pytest.raises(ic.UnknownModel):
+            client.load("c")
+
+
+def test_drain_lets_the_running_finish_and_refuses_the_rest():
+    with FakeDaemon({"reply": "word " * 10, "delay_s": 0.01}) as daemon:
+        client = daemon.client()
+        stream = client.generate("x", stream=True)
+        next(stream)
+        client.drain(10)
+        with pytest.raises(ic.ServerShutdown):
+            client.generate("y")
+        assert stream.result().text == "word " * 10
+        wait_for(lambda: daemon.pid is None)
+
+
+def test_events_outlive_a_restart():
+    with FakeDaemon() as daemon, daemon.client().events(timeout=15) as events:
+        first = next(event for event in events if isinstance(event, p.StatusReply))
+        daemon.restart()
+        second = next(e for e in events if isinstance(e, p.StatusReply) and e.instance != first.instance)
+        assert second.pid == daemon.pid
+
+
+def test_events_without_a_daemon_fail_with_the_remedy(runtime):
+    with ic.Client(runtime) as client, pytest.raises(ic.ConnectionFailed, match="inferd serve"):
+        next(client.events())

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT = 20.0
 STOP_TIMEOUT = 10.0
+DRAIN_S = 1.0
+"""For requests that still run when the daemon is stopped or restarted, unless `config` says otherwise."""
 LOG_CHARS = 4000
 """Of the log's end, added to an exception that leaves a `with` block."""
 
@@ -51,7 +53,7 @@ class FakeDaemon:
 
     def __init__(self, script: Mapping[str, Any] | None = None, *, config: Mapping[str, Any] | None = None) -> None:
         self._script = dict(script or {})
-        self._config = dict(config or {})
+        self._config = {**(config or {}), "daemon": {"drain_s": DRAIN_S, **(config or {}).get("daemon", {})}}
         self._folder = Path(tempfile.mkdtemp(prefix="inferd-fake-"))
         self.runtime = self._folder / "run"
         self._log = self._folder / "log"
