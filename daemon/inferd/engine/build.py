@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inferd.engine.assembly import Assembly, Progress, assemble, build_runner
 from inferd.engine.builder import BatchBuilder
@@ -16,6 +16,7 @@ from inferd.link import ModelCard
 from inferd.load.vocab import open_vocabulary
 from inferd.plugin.manifest import manifest
 from inferd.plugin.types import KVGroupSize, ModelSpec
+from inferd_client.protocol import PluginInfo
 
 if TYPE_CHECKING:
     from inferd.engine.executor import Executor
@@ -27,10 +28,16 @@ SIZES = ("max_context", "max_sequences", "token_budget", "chunk", "block_size", 
 
 @dataclass(frozen=True, slots=True)
 class EngineDraftContext:
-    """What a draft model is told of its target."""
+    """What a draft model is told of its target. Drafts that need a model of their own are not served yet."""
 
     spec: ModelSpec
     device: str
+
+    def load(self, model: str) -> Any:
+        raise ValueError(f"cannot load {model!r} as a draft: the engine runs one model a worker")
+
+    def layers(self, count: int) -> Any:
+        raise ValueError(f"cannot draft with the first {count} layers: the engine runs the whole model only")
 
 
 def build_engine(settings: WorkerSettings, progress: Progress | None = None) -> tuple[Engine, ModelCard]:
@@ -106,6 +113,7 @@ def _card(assembly: Assembly, vocabulary: Vocabulary, weight_bytes: int, note: s
         plugins={str(kind): name for kind, name in resolution.names.items()},
         manifest=manifest(resolution),
         rejected=tuple((r.kind, r.name, r.why) for r in resolution.rejected),
+        plugin_table=tuple(PluginInfo(**row._asdict()) for row in resolution.listing),
         exactness=resolution.exactness.level,
         exactness_by=", ".join(resolution.exactness.by),
         eager_because="no step capture on this device yet" if not eager else f"not capture-safe: {', '.join(eager)}",

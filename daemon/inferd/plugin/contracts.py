@@ -309,8 +309,13 @@ class Workspace(Protocol):
 class DraftContext(Protocol):
     """What a draft model may ask of the engine."""
 
-    spec: ModelSpec
-    device: str
+    @property
+    def spec(self) -> ModelSpec:
+        """The target model."""
+        ...
+
+    @property
+    def device(self) -> str: ...
 
     def load(self, model: str) -> Any:
         """Load a second model from the store. Raises ValueError when it does not fit."""

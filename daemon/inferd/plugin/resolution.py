@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PluginSpec,
         Quantizer,
     )
+    from inferd.plugin.listing import Listed
     from inferd.plugin.loading import Failure
     from inferd.plugin.sources import Source
     from inferd.plugin.types import Kind, ModelSpec
@@ -63,12 +64,18 @@ class Resolution:
     choices: Mapping[Kind, Choice]
     model: ModelSpec
     rejected: tuple[Rejected, ...] = ()
-    failures: tuple[Failure, ...] = ()
-    """Plugins merely discovered whose target could not be imported or probed."""
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    """By `KIND.NAME`: plugins merely discovered whose target could not be imported or probed."""
+    listing: tuple[Listed, ...] = ()
+    """Every known plugin with its state, for `inferd plugins list`."""
 
     @cached_property
     def exactness(self) -> Composed:
         return compose(choice.spec for choice in self.choices.values())
+
+    def why(self, kind: Kind, name: str) -> str:
+        """Return why a plugin was not chosen; empty for one that was, or is not known."""
+        return next((r.why for r in self.rejected if (r.kind, r.name) == (kind, name)), "")
 
     @property
     def names(self) -> dict[Kind, str]:

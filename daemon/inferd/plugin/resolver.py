@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from inferd.plugin.candidates import Candidate, candidates
 from inferd.plugin.errors import ConflictError
+from inferd.plugin.listing import listing
 from inferd.plugin.resolution import Choice, Rejected, Resolution
 from inferd.plugin.types import KINDS, Kind, ModelSpec, ProbeContext, Reject
 
@@ -48,12 +49,13 @@ def resolve(
     if choices is None:
         raise _conflict(manager, context, named, spec_reader, tables)
     search.ask_the_rest(choices)
-    return Resolution(
+    resolution = Resolution(
         choices=choices,
         model=cast("ModelSpec", search.context.spec),
         rejected=tuple(_rejected(manager, choices, search)),
-        failures=tuple(c.failure for of_kind in search.candidates.values() for c in of_kind if c.failure),
+        failures={c.entry.key: c.failure for of_kind in search.candidates.values() for c in of_kind if c.failure},
     )
+    return replace(resolution, listing=tuple(listing(manager, resolution)))
 
 
 class _Search:
