@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from inferd_client import AsyncClient, Client
+    from ..aio import AsyncClient
+    from ..client import Client
 
 START_TIMEOUT = 20.0
 STOP_TIMEOUT = 10.0
@@ -122,7 +123,7 @@ class FakeDaemon:
 
     def async_client(self, **options: Any) -> AsyncClient:
         """Return a new AsyncClient of this daemon; close it yourself."""
-        from inferd_client import AsyncClient
+        from ..aio import AsyncClient
 
         return AsyncClient(self.runtime, **options)
 
@@ -154,7 +155,7 @@ class FakeDaemon:
     # inside
 
     def _new_client(self, **options: Any) -> Client:
-        from inferd_client import Client
+        from ..client import Client
 
         return Client(self.runtime, **options)
 
