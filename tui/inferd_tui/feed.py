@@ -7,8 +7,8 @@ from typing import Self
 from inferd_client import Client
 from inferd_client.protocol import StatusReply
 
-PATIENCE_S = 10.0
-"""A daemon publishes several times in this time, whatever it is doing."""
+PATIENCE_S = 15.0
+"""A daemon publishes many times in this time, whatever it is doing."""
 
 
 class Feed:
@@ -16,7 +16,7 @@ class Feed:
 
     def __init__(self, client: Client, *, patience_s: float = PATIENCE_S) -> None:
         self.client = client
-        self._first: StatusReply | None = client.status()  # no daemon, no silent waiting
+        client.status()  # no daemon: say so at once instead of waiting for events
         self._events = client.events(timeout=patience_s)
 
     def next(self) -> StatusReply:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from inferd.cli.output import json_line, json_option, lines
+from inferd.cli.output import json_line, json_option, lines, on_terminal
 from inferd.cli.state import State, pass_state
+
+if TYPE_CHECKING:
+    from inferd_client import Client
+    from inferd_client.protocol import StatusReply
+
+KEY_PATIENCE_S = 1.0
+"""The full-screen view waits no longer for a snapshot, so that it can end at once."""
 
 
 @click.command()
@@ -16,26 +25,35 @@ from inferd.cli.state import State, pass_state
 def top(state: State, once: bool, plain: bool, as_json: bool) -> None:
     """Follow the snapshots that the daemon publishes: full-screen on a terminal, lines elsewhere."""
     from inferd.cli.connect import connect
-    from inferd.cli.output import on_terminal
+
+    with connect(state) as client:
+        if once or plain or as_json or not on_terminal():
+            _print(client, once, as_json)
+        else:
+            _full_screen(client)
+
+
+def _print(client: Client, once: bool, as_json: bool) -> None:
     from inferd_tui.feed import Feed
+
+    with Feed(client) as feed:
+        _show(feed.next(), as_json, indent=2 if once else 0)
+        while not once:
+            _show(feed.next(), as_json, indent=0)
+
+
+def _show(snapshot: StatusReply, as_json: bool, *, indent: int) -> None:
     from inferd_tui.plain import render
 
-    with connect(state) as client, Feed(client) as feed:
-        if once:
-            snapshot = feed.next()
-            if as_json:
-                json_line(snapshot)
-            else:
-                lines(render(snapshot))
-            return
-        if on_terminal() and not plain and not as_json:
-            from inferd_tui.app import Monitor
+    if as_json:
+        json_line(snapshot, indent=indent)
+    else:
+        lines(render(snapshot) if indent else [*render(snapshot), ""])
 
-            Monitor(feed).run()
-            return
-        while True:
-            snapshot = feed.next()
-            if as_json:
-                json_line(snapshot, indent=0)
-            else:
-                lines([*render(snapshot), ""])
+
+def _full_screen(client: Client) -> None:
+    from inferd_tui.app import Monitor
+    from inferd_tui.feed import Feed
+
+    with Feed(client, patience_s=KEY_PATIENCE_S) as feed:
+        Monitor(feed).run()
