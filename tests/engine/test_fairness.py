@@ -126,6 +126,40 @@ def test_small_requests_pass_a_big_one_but_only_so_often():
     rig.assert_empty()
 
 
+def test_skip_ahead_looks_only_so_far_behind():
+    rig = Rig(blocks=12, skip_ahead=2, prefix_cache=False)
+    rig.submit("runs", [1] * 16, 17)
+    rig.step()
+    for i in range(3):
+        rig.submit(f"big{i}", [2] * 30, 8)
+    rig.submit("small", [3] * 3, 3)
+    rig.step()
+    assert ("small", 0) not in rig.results
+    rig.run()
+    rig.assert_empty()
+
+
+def test_admission_leaves_a_block_for_each_sequence_that_grows():
+    rig = Rig(blocks=4, prefix_cache=False)
+    rig.submit("grows", [1] * 3, 10)
+    rig.step()
+    rig.submit("fits", [2] * 12, 3)
+    rig.run()
+    assert rig.reports[-1].stats.preemptions == 0
+    assert order(rig) == ["grows", "fits"]
+
+
+def test_a_preempted_sequence_resumes_before_younger_requests():
+    rig = Rig(blocks=7, batch=2, prefix_cache=False, skip_ahead=0)
+    rig.submit("a", [1] * 6, 12)
+    rig.submit("b", [2] * 6, 12)
+    rig.submit("c", [3] * 2, 2)
+    rig.run()
+    assert rig.results["b", 0].preemptions == 1
+    events = [(output.key, output.finish) for report in rig.reports for output in report.outputs]
+    assert events.index(("c", None)) > events.index(("a", "length")), "c fitted, but it was not its turn"
+
+
 def test_no_skipping_when_switched_off():
     rig = Rig(blocks=12, skip_ahead=0, prefix_cache=False)
     rig.submit("runs", [1] * 16, 17)

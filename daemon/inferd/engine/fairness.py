@@ -48,11 +48,8 @@ class DeficitRoundRobin:
                 del self._deficits[client]
 
     def charge(self, client: str, tokens: int) -> None:
-        """Take tokens off a client; one that has used its share up goes to the end of the ring."""
-        deficit = self._deficits.get(client, 0) - tokens
-        if deficit <= 0:
-            self._deficits.pop(client, None)
-        self._deficits[client] = deficit
+        """Take tokens off a client; below zero it is in debt."""
+        self._deficits[client] = self._deficits.get(client, 0) - tokens
 
     def clear(self) -> None:
         """Forget all debts: nobody waits or runs."""
