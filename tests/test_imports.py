@@ -35,7 +35,7 @@ DAEMON = "inferd inferd_client.protocol inferd_client.endpoints"
 # The longest prefix that matches a module is its rule.
 RULES = {
     "inferd_client": rule("zmq msgspec"),
-    "inferd_client.testing": rule("zmq msgspec pytest"),
+    "inferd_client.testing": rule("zmq msgspec pytest", "inferd_client"),
     "inferd_kernels": rule("torch triton numpy"),
     "inferd_plugins": rule("torch msgspec pluggy", "inferd.plugin inferd_kernels"),
     "inferd_plugins.kv": rule("msgspec pluggy", "inferd.plugin"),
