@@ -117,7 +117,7 @@ class Raw:
         answer = self._receive(self.data, WAIT_S)
         assert isinstance(answer, p.Welcome), answer
         assert answer.session == self.session
-        self.welcome = answer
+        self.welcome = welcome
         return welcome
 
     def send(self, message: Any) -> None:

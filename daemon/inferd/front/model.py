@@ -56,7 +56,6 @@ class Model:
     num_submitted: int = 0
     load_done: int = 0
     load_total: int = 0
-    starts: int = 0
     restarts: int = 0
     deaths: deque[float] = field(default_factory=deque)
     failed_loads: int = 0

@@ -12,7 +12,7 @@ import zmq
 import inferd
 from inferd.front.errors import Refusal
 from inferd.front.records import Request, Session
-from inferd_client.protocol import MAJOR, MINOR, Code, Error, Hello, Limits, Reply, Welcome, encode
+from inferd_client.protocol import MAJOR, MINOR, Code, Error, Hello, Limits, Pong, Reply, Welcome, encode
 
 if TYPE_CHECKING:
     from inferd.config.schema import Daemon
@@ -29,6 +29,8 @@ RECONNECT_GRACE_S = 0.3
 RETRY_S = 0.02
 """Between tries to send to a client whose queue is full: ROUTER does not tell when it has room."""
 SWEEP_S = 1.0
+SILENT_BEATS = 3
+"""Heartbeats after which a silent client without work is asked whether it is there."""
 UNREAD_ANSWERS = 50_000
 """Messages a client may leave unread, however short, before it is forgotten."""
 LABEL_CHARS = 64
@@ -133,6 +135,8 @@ class Sessions:
 
     def _begin(self, label: str) -> Session:
         if len(self._by_token) >= self._settings.max_clients:
+            self._probe_idle(0.0)
+        if len(self._by_token) >= self._settings.max_clients:
             raise Refusal(Code.OVERLOADED, f"{len(self._by_token)} clients are connected, the limit")
         session = Session(
             number=next(self._numbers),
@@ -184,6 +188,8 @@ class Sessions:
             return
         if side == "control":
             session.control = None
+            if session.data is None and not session.requests:
+                self._forget(session)
             return
         session.data, session.lost_at = None, self._loop.clock()
         self._blocked.discard(session)
@@ -192,6 +198,8 @@ class Sessions:
     def _give_up(self, session: Session) -> None:
         if session.lost_at is not None and self._loop.clock() - session.lost_at >= 0.9 * RECONNECT_GRACE_S:
             self.on_gone(session)
+            if not session.outbox:
+                self._forget(session)  # nothing there to come back for
 
     def _send_data(self, session: Session, reply: Reply) -> bool:
         return session.data is not None and self.send_to("data", session.data, reply) == "sent"
@@ -218,12 +226,24 @@ class Sessions:
     def _sweep(self) -> None:
         """Forget sessions that are gone for good."""
         now = self._loop.clock()
+        self._probe_idle(SILENT_BEATS * self._settings.heartbeat_s)
         for session in list(self._by_token.values()):
             lost = session.lost_at is not None and now - session.lost_at > self._settings.session_ttl_s
             silent = not session.requests and now - session.last_heard > self._settings.client_timeout_s
             if lost or (silent and session.lost_at is None):
                 self._forget(session)
         self._loop.after(SWEEP_S, self._sweep)
+
+    def _probe_idle(self, silent_s: float) -> None:
+        """Say something to clients without work that were silent for so long: who is gone is noticed by it."""
+        before = self._loop.clock() - silent_s
+        for session in [s for s in self._by_token.values() if not s.requests and s.last_heard <= before]:
+            if session.control is not None:
+                self.send_to("control", session.control, Pong())
+            if session.data is not None:
+                self.send_to("data", session.data, Pong())
+            if session.control is None and session.data is None and not session.outbox:
+                self._forget(session)
 
     def _forget(self, session: Session) -> None:
         self._by_token.pop(session.token, None)

@@ -45,6 +45,7 @@ class Workers:
         self._loop = loop
         self._script = script or {}
         self._numbers = count(1)
+        self._starts: dict[str, int] = {}
         self._running: dict[Model, tuple[Child, Channel[EngineOut], Path]] = {}
 
     def start(self, model: Model, grant: int, *, on_message: OnMessage, on_exit: OnExit) -> None:
@@ -59,12 +60,12 @@ class Workers:
                 memory=grant,
                 runtime=str(self._runtime),
                 script=self._script,
-                attempt=model.starts,
+                attempt=self._starts.get(model.name, 0),
             ).save(settings_file)
         link = self._runtime / f"e{number}.sock"
         child = spawn(self._module, str(link), str(settings_file))
         channel = Channel(link, bind=False, decoder=engine_out, context=self._context)
-        model.starts += 1
+        self._starts[model.name] = self._starts.get(model.name, 0) + 1
         model.child, model.channel = child, channel
         self._running[model] = (child, channel, settings_file)
         self._loop.add(channel.socket, lambda: self._read(model, on_message))
