@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.equivalence.models import Model, make
+from tests.tiny import tiny_llama
 
 
 @pytest.fixture(scope="package")
@@ -19,3 +20,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
 @pytest.fixture(scope="package")
 def llama(model: Callable[[str], Model]) -> Path:
     return model("llama").path
+
+
+@pytest.fixture(scope="package")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of one narrow layer, for tests of what surrounds the model, many times over."""
+    return tiny_llama(tmp_path_factory.mktemp("small"), layers=1, hidden=16, inner=16, heads=2, kv_heads=1)

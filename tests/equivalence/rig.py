@@ -123,6 +123,8 @@ class Rig:
     card: ModelCard
     tap: TappedExecutor
     reports: list[StepReport] = field(default_factory=list)
+    check_books: bool = True
+    """Look over the KV manager's books after each step; slow for large pools."""
 
     @property
     def runner(self) -> Any:
@@ -156,7 +158,7 @@ class Rig:
     def _check(self, report: StepReport) -> None:
         self.reports.append(report)
         assert report.warnings == ()
-        assert self.scheduler.kv.problems() == []
+        assert not self.check_books or self.scheduler.kv.problems() == []
 
     def assert_empty(self) -> None:
         """H2: every block is free and nothing is left of any request."""

@@ -13,17 +13,10 @@ from inferd.engine.request import Phase
 from tests.equivalence.levers import Knowing
 from tests.equivalence.models import PROMPTS
 from tests.equivalence.rig import Rig, build, submit
-from tests.tiny import tiny_llama
 
 TIMES = 200
 LONG = list(range(30, 53))
 STATES = ("queued", "chunk 1", "chunk 2", "chunk 3", "decode", "preempted", "verify", "one of two", "both of two")
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of one narrow layer: what is tested here is the books, and many times over."""
-    return tiny_llama(tmp_path_factory.mktemp("small"), layers=1, hidden=16, inner=16, heads=2, kv_heads=1)
 
 
 @pytest.fixture(scope="module")
