@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -145,15 +146,17 @@ def test_a_recycled_block_is_not_found_under_its_old_prefix(small: Path) -> None
 
 
 def test_500_tiny_requests_leave_memory_flat(small: Path) -> None:
-    """4.14: after a warm-up, 500 requests of every kind add no anonymous memory and no entry anywhere."""
+    """4.14: 500 requests of every kind, run again, add no anonymous memory and no entry anywhere.
+
+    The first time makes the libraries' own caches, which hold a kernel for each shape that occurs.
+    """
     rig = build(small, plugins={"draft": "ngram"}, draft={"min_n": 1})
     rig.tap.keep_rows = False
-    rng = random.Random(9)
-    _many(rig, 200, rng)
+    _many(rig, 500, random.Random(9))
     before = _anonymous_kib()
-    _many(rig, 500, rng)
+    _many(rig, 500, random.Random(9))
     grown = _anonymous_kib() - before
-    assert grown < 2048, f"{grown} KiB more after 500 requests"
+    assert grown < 1024, f"{grown} KiB more after 500 requests"
     rig.assert_empty()
 
 
@@ -173,7 +176,7 @@ def _many(rig: Rig, count: int, rng: random.Random) -> None:
                 str(start + i),
                 [rng.randrange(4, 290) for _ in range(rng.randint(1, 12))],
                 4,
-                client=f"client {rng.randrange(10**9)}",
+                client=f"client {time.monotonic_ns()}",
                 **kinds[(start + i) % len(kinds)],
             )
             for i in range(20)

@@ -115,21 +115,23 @@ CRITICAL = {1: 10.83, 3: 16.27}
 """Chi-square at 0.001, by degrees of freedom."""
 
 
-@pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_p": 0.7}], ids=["all", "top_k", "top_p"])
-def test_drafts_at_temperature_one_keep_the_distribution(small: Path, filters: dict[str, Any]) -> None:
-    """1.11: 20,000 draws with drafts of another distribution; and they are the draws of plain decoding."""
+@pytest.mark.parametrize(
+    ("filters", "count"), [({}, 200), ({"top_k": 2}, 50), ({"top_p": 0.7}, 50)], ids=["all", "top_k", "top_p"]
+)
+def test_drafts_at_temperature_one_keep_the_distribution(small: Path, filters: dict[str, Any], count: int) -> None:
+    """1.11: 20,000 draws (5,000 with a filter) with drafts of another distribution; and they are the draws of plain decoding."""
     draws = {}
     for drafter in (None, Guess([FIRST, FIRST + 3, FIRST + 1, FIRST + 3])):
         rig = with_draft(small, drafter, batch=50, blocks=50 * 7, block_size=16, context=104, max_draft=3)
         rig.tap.on_row, rig.tap.keep_rows, rig.check_books = give(LOGITS, FIRST), False, False
-        requests = [submit(str(i), [5], 100, temperature=1.0, seed=1000 * i, **filters) for i in range(200)]
+        requests = [submit(str(i), [5], 100, temperature=1.0, seed=1000 * i, **filters) for i in range(count)]
         draws[drafter is None] = {at: result.ids for at, result in rig.run(requests).items()}
-        assert (rig.accepted > 1000) == (drafter is not None)
+        assert (rig.accepted > 500) == (drafter is not None)
         rig.reports.clear()
     assert draws[True] == draws[False]
     counts = Counter(token - FIRST for ids in draws[False].values() for token in ids)
     total = counts.total()
-    assert total == 20_000
+    assert total == 100 * count
     kept = sorted(support(LOGITS, **filters))
     weights = {token: math.exp(LOGITS[token]) for token in kept}
     wanted = {token: total * weight / sum(weights.values()) for token, weight in weights.items()}
