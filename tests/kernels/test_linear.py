@@ -8,6 +8,7 @@ import torch
 from inferd.plugin.types import PackedWeight
 from inferd_kernels.linear import DenseLinear, LinearKernels, default_kernels
 from inferd_kernels.norms import norm_for
+from inferd_kernels.reference.forms import dequantize
 
 torch.set_num_threads(1)
 GENERATOR = torch.Generator().manual_seed(5)
@@ -31,7 +32,7 @@ def test_linear_equals_plain_maths(rows: int, columns: int, tokens: int, form: s
     weight = dense(rows, columns) if form == "dense" else u4(rows, columns)
     kernel = default_kernels().lookup(form, "cpu")
     prepared = kernel.prepare(weight, device="cpu", dtype=torch.float32)
-    values = DenseLinear().rows(prepared, torch.arange(rows), torch.float32).double()
+    values = dequantize(weight).double()
     x = torch.randn(tokens, columns, generator=GENERATOR)
     bias = torch.randn(rows, generator=GENERATOR)
     torch.testing.assert_close(kernel.linear(x, prepared).double(), x.double() @ values.t(), rtol=1e-4, atol=1e-4)
@@ -40,15 +41,45 @@ def test_linear_equals_plain_maths(rows: int, columns: int, tokens: int, form: s
     assert kernel.nbytes(prepared) == rows * columns * 4
 
 
-@pytest.mark.parametrize("shape", [(96, 32), (32, 96)])
-def test_rows_are_those_of_the_weight(shape: tuple[int, int]) -> None:
-    weight = dense(*shape)
+@pytest.mark.parametrize("form", ["dense", "u4_group"])
+def test_rows_are_gathered_from_the_packed_form(form: str) -> None:
+    weight = dense(96, 64) if form == "dense" else u4(96, 64)
+    kernel = default_kernels().lookup(form, "cpu")
+    table = kernel.prepare_rows(weight, device="cpu")
+    assert table.nbytes == weight.nbytes
+    want = dequantize(weight).clone()
+    for plane in weight.planes.values():
+        plane.zero_()
+    ids = torch.tensor([3, 0, 95, 3], dtype=torch.int32)
+    assert torch.equal(kernel.rows(table, ids, torch.float32), want[ids.long()])
+    assert kernel.rows(table, ids, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_rows_of_scales_that_span_rows() -> None:
+    codes = torch.randn(8, 8, generator=GENERATOR).to(torch.float8_e4m3fn)
+    scales = torch.rand(2, 2, generator=GENERATOR)
+    weight = PackedWeight("fp8", (8, 8), {"codes": codes, "scales": scales}, group=4)
+    kernel = default_kernels().lookup("fp8", "cpu")
+    ids = torch.tensor([7, 2])
+    got = kernel.rows(kernel.prepare_rows(weight, device="cpu"), ids, torch.float32)
+    assert torch.equal(got, dequantize(weight)[ids])
+
+
+def test_without_onednn_the_same_numbers_come_from_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = dense(48, 64), torch.randn(3, 64, generator=GENERATOR)
+    packed, plain = DenseLinear(), DenseLinear()
+    monkeypatch.setattr(plain, "_onednn", False)
+    outs = [k.linear(x, k.prepare(weight, device="cpu", dtype=torch.float32)) for k in (packed, plain)]
+    assert not plain.prepare(weight, device="cpu", dtype=torch.float32).is_mkldnn
+    torch.testing.assert_close(outs[0], outs[1])
+
+
+def test_inputs_need_not_be_contiguous() -> None:
+    weight = dense(48, 32)
     kernel = default_kernels().lookup("dense", "cpu")
-    prepared = kernel.prepare(weight, device="cpu", dtype=torch.float32)
-    assert prepared.transposed == (shape[0] > shape[1])
-    ids = torch.tensor([3, 0, 31, 3], dtype=torch.int32)
-    assert torch.equal(kernel.rows(prepared, ids, torch.float32), weight.planes["weight"][ids.long()])
-    assert kernel.rows(prepared, ids, torch.bfloat16).dtype == torch.bfloat16
+    x = torch.randn(5, 64, generator=GENERATOR)[:, :32]
+    got = kernel.linear(x, kernel.prepare(weight, device="cpu", dtype=torch.float32))
+    torch.testing.assert_close(got, x @ weight.planes["weight"].t())
 
 
 def test_groups_multiply_each_run_of_rows_by_its_own_weight() -> None:
@@ -66,7 +97,7 @@ def test_prepare_copies_and_converts() -> None:
     kept = weight.planes["weight"].clone()
     prepared = DenseLinear().prepare(weight, device="cpu", dtype=torch.float32)
     weight.planes["weight"].zero_()
-    assert torch.equal(prepared.values, kept.float())
+    assert torch.equal(prepared.to_dense() if prepared.is_mkldnn else prepared, kept.float())
 
 
 def test_lookup_falls_back_to_dequantising_and_says_so() -> None:

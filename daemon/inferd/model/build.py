@@ -98,15 +98,25 @@ class _Builder:
         )
 
     def _ends(self) -> tuple[Embedding | None, Linear | None]:
-        """Return embedding and output matrix; tied models share one copy."""
-        embed = head = None
-        if self.placement.embeds or (self.placement.samples and not self.reader.has(HEAD)):
-            embed = self._linear(["embed"])[0]
+        """Return the embedding and the output matrix; tied models read one tensor for both."""
+        tied = not self.reader.has(HEAD)
+        table = head = None
+        if self.placement.embeds or (self.placement.samples and tied):
+            table = self.reader.packed("embed.weight")
         if self.placement.samples:
-            head = self._linear(["lm_head"])[0] if self.reader.has(HEAD) else embed
-        if embed is None or not self.placement.embeds:
-            return None, head
-        return Embedding(embed.kernel, embed.weight, self.spec.embedding_scale, self.dtype), head
+            head = self._head(table if tied and table else self.reader.packed(HEAD))
+        return (self._embedding(table) if self.placement.embeds and table else None), head
+
+    def _head(self, weight: PackedWeight) -> Linear:
+        kernel = self.kernels.lookup(weight.form, self.device)
+        self._count([weight], [kernel])
+        return self._prepared(kernel, weight, None)
+
+    def _embedding(self, weight: PackedWeight) -> Embedding:
+        kernel = self.kernels.lookup(weight.form, self.device)
+        table = kernel.prepare_rows(weight, device=self.device)
+        self._bytes += table.nbytes
+        return Embedding(kernel, table, self.spec.embedding_scale, self.dtype)
 
     def _block(self, index: int, tables: dict[str, RopeTable]) -> Block:
         name = f"layers.{index}"

@@ -159,10 +159,11 @@ class FusedLinear:
 @dataclass(slots=True)
 class Embedding:
     kernel: LinearKernel
-    weight: Any
+    table: Any
+    """What the kernel's `prepare_rows` made."""
     scale: float
     dtype: torch.dtype
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
-        rows = self.kernel.rows(self.weight, ids, self.dtype)
+        rows = self.kernel.rows(self.table, ids, self.dtype)
         return rows if self.scale == 1.0 else rows * self.scale

@@ -1,0 +1,155 @@
+/* The C interface of the CPU kernels: one argument struct for each operator, passed by pointer.
+ *
+ * An operator is a row of two functions. `chunks` says into how many independent pieces its work falls
+ * for the rows of this step (0: nothing to do); `run` does one piece. Pieces never share an output, and
+ * no result depends on how many there are. Row counts are read through a pointer, so that a recorded
+ * program serves every step of its bucket.
+ */
+#ifndef INFERD_ABI_H
+#define INFERD_ABI_H
+#include <stddef.h>
+#include <stdint.h>
+
+#define GROUP 32 /* columns that share an activation scale */
+
+struct worker;
+
+struct op {
+    int32_t (*chunks)(const void *args, int32_t threads);
+    void (*run)(const void *args, int32_t chunk, int32_t chunks, struct worker *worker);
+};
+
+struct step {
+    const struct op *op;
+    const void *args;
+};
+
+/* One group of one quantized row: x = scale * code. `sum` is scale times the sum of the codes,
+ * `half` the sums of codes 0..15 and 16..31. */
+struct group_meta {
+    float scale, sum;
+    int32_t half[2];
+};
+
+/* Quantized rows: codes [rows, groups * 32], meta [rows, groups]. */
+struct int8_rows {
+    int8_t *codes;
+    struct group_meta *meta;
+};
+
+enum source { SOURCE_PLAIN, SOURCE_NORM, SOURCE_SILU };
+
+/* Rows that are normed or gated and then quantized (or kept as floats, where `plain` is set).
+ * SOURCE_PLAIN: x.  SOURCE_NORM: x / rms(x) * weight.  SOURCE_SILU: silu(x[:columns]) * x[columns:]. */
+struct quant_args {
+    const int32_t *rows;
+    const float *x;
+    int64_t x_stride;
+    const float *weight;
+    float *plain;
+    struct int8_rows out;
+    int32_t columns;
+    int32_t source;
+    float eps;
+    int32_t deferred; /* rows up to here are left to the multiplications that read them */
+};
+
+enum number { NUMBER_F16, NUMBER_BF16, NUMBER_F32 };
+
+/* y = rows * weights^T (+ bias) (+ residual), from packed weights (layout in gemm.h). */
+struct gemm_args {
+    const int32_t *rows;
+    struct int8_rows x;
+    const float *plain; /* dense weights read plain rows */
+    int64_t plain_stride;
+    const struct quant_args *source; /* what made x; small steps let it be made here */
+    const uint8_t *weights;
+    const float *bias;
+    const float *residual;
+    float *y;
+    int64_t y_stride, residual_stride;
+    int32_t n, columns, groups;
+    int32_t bits;   /* 4, 8; 16 and 32: dense */
+    int32_t halves; /* scales a group: 1, or 2 for scales of 16 columns */
+    int32_t zero;   /* unsigned code that stands for 0 */
+    int32_t number; /* enum number of scales and mins (of the weights, if dense) */
+    int32_t has_min;
+};
+
+struct embed_args {
+    const int32_t *rows;
+    const int32_t *ids;
+    struct gemm_args weight; /* only the description of the weight is read */
+    float *y;
+    int64_t y_stride;
+    float scale;
+};
+
+/* Rows of x picked by index. */
+struct gather_args {
+    const int32_t *rows;
+    const int32_t *index;
+    const float *x;
+    int64_t x_stride;
+    float *y;
+    int64_t y_stride;
+    int32_t columns;
+};
+
+/* Head norm, rotary embedding, and the scatter of keys and values into the cache. */
+struct write_args {
+    const int32_t *rows;
+    const float *q, *k, *v;
+    int64_t q_stride, k_stride, v_stride; /* floats from row to row */
+    const int64_t *positions, *slots;
+    const float *cos, *sin; /* [context, rope] or null */
+    const float *q_norm, *k_norm;
+    float *q_out; /* [rows, heads, width] */
+    void *k_cache, *v_cache;
+    int32_t heads, kv_heads, width, rope, block_size, number;
+    float eps;
+};
+
+/* Paged attention. k_cache [blocks][kv_heads][width][block_size], v_cache [blocks][kv_heads][block_size][width]. */
+struct attend_args {
+    const int32_t *sequences;
+    const float *q;
+    const void *k_cache, *v_cache;
+    const int32_t *cu_seqlens, *context_lens, *block_tables;
+    int64_t table_stride;
+    float *out; /* [rows, heads, width] */
+    float *partial; /* spans of short queries: [tasks][SHORT_ROWS][width + 2] */
+    int32_t *pending; /* [sequences * kv_heads], zero between steps */
+    int64_t partial_tasks;
+    int32_t heads, kv_heads, width, block_size, number, window;
+    float scale;
+    int32_t *task_base; /* [sequences * 2 + 2], filled by `plan` */
+};
+
+/* Largest value and its lowest index of each row; a row that holds NaN gives NaN. */
+struct argmax_args {
+    const int32_t *rows;
+    const float *x;
+    int64_t x_stride;
+    float *peak;
+    int64_t *index;
+    int32_t columns;
+};
+
+/* out = a + b, rows of `columns`. */
+struct add_args {
+    const int32_t *rows;
+    const float *a, *b;
+    float *out;
+    int64_t a_stride, b_stride, out_stride;
+    int32_t columns;
+};
+
+/* Repack planes of a PackedWeight into the layout of gemm.h. */
+struct pack_args {
+    const uint8_t *codes;
+    const void *scales, *mins;
+    uint8_t *out;
+    int32_t n, columns, group, bits, number, zero;
+};
+#endif

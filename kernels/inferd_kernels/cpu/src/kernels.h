@@ -1,0 +1,27 @@
+/* The operators of one instruction-set tier. */
+#ifndef INFERD_KERNELS_H
+#define INFERD_KERNELS_H
+#include "abi.h"
+
+#define SCRATCH_BYTES (1 << 20) /* of each thread */
+
+struct kernels {
+    const char *name;
+    struct op quantize, gemm, embed, gather, write, plan, attend, argmax, add;
+};
+
+struct worker {
+    uint8_t *scratch;
+    const void *made; /* producer whose rows lie in `made_rows` */
+    uint64_t made_in; /* the operator for which they were made */
+    struct int8_rows made_rows;
+    uint64_t serial; /* of the operator that runs */
+};
+
+extern const struct kernels kernels_scalar;
+#if defined(__x86_64__)
+extern const struct kernels kernels_avx2, kernels_avx512vnni, kernels_avx512bf16;
+#endif
+
+void pack_weight(const struct pack_args *args);
+#endif

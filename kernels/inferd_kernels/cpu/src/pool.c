@@ -1,0 +1,201 @@
+/* Threads that run a program: claim pieces of the current operator, wait for the others, go on.
+ *
+ * A thread that the system does not run holds nobody up unless it has claimed a piece: the others take
+ * the rest. Waiting threads spin for about 50 us, then yield; between programs they sleep on a futex.
+ */
+#define _GNU_SOURCE
+#include "kernels.h"
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_THREADS 256
+#define SPIN_NS 50000
+
+static struct {
+    pthread_mutex_t lock; /* one program at a time */
+    pthread_t threads[MAX_THREADS];
+    struct worker workers[MAX_THREADS];
+    int32_t wanted, started;
+    pid_t owner;
+    _Atomic uint32_t epoch; /* futex word: a program was published, or stop */
+    _Atomic uint32_t sleepers;
+    _Atomic uint32_t running; /* threads inside a program */
+    _Atomic int32_t stop;
+    _Alignas(64) _Atomic uint64_t ticket; /* operator << 32 | next piece */
+    _Alignas(64) _Atomic int32_t done; /* finished pieces of the operator */
+    _Atomic int32_t chunks;
+    const struct step *steps;
+    int32_t num_steps;
+    uint64_t serial;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .wanted = 1};
+
+static inline void pause_cpu(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* One turn of a waiting loop: spin first, yield the core later. */
+struct patience {
+    int64_t since;
+    uint32_t turns;
+};
+
+static int wait_turn(struct patience *p) {
+    pause_cpu();
+    if (++p->turns % 256) return 0;
+    int64_t now = now_ns();
+    if (!p->since) p->since = now;
+    if (now - p->since < SPIN_NS) return 0;
+    sched_yield();
+    return 1;
+}
+
+/* Open the operator `index` or the first after it that has work. */
+static void open_step(int32_t index) {
+    for (; index < pool.num_steps; index++) {
+        const struct step *step = &pool.steps[index];
+        int32_t chunks = step->op->chunks(step->args, pool.started);
+        if (chunks > 0) {
+            atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
+            atomic_store_explicit(&pool.chunks, chunks, memory_order_relaxed);
+            break;
+        }
+    }
+    atomic_store_explicit(&pool.ticket, (uint64_t)index << 32, memory_order_release);
+}
+
+static void work(struct worker *worker) {
+    const int32_t num_steps = pool.num_steps;
+    for (;;) {
+        uint64_t seen = atomic_load_explicit(&pool.ticket, memory_order_acquire);
+        if ((int64_t)(seen >> 32) >= num_steps) return;
+        uint64_t ticket = atomic_fetch_add_explicit(&pool.ticket, 1, memory_order_acq_rel);
+        int32_t index = (int32_t)(ticket >> 32), chunk = (int32_t)(ticket & 0xffffffff);
+        if (index >= num_steps) return;
+        int32_t chunks = atomic_load_explicit(&pool.chunks, memory_order_relaxed);
+        if (chunk < chunks) {
+            const struct step *step = &pool.steps[index];
+            worker->serial = pool.serial + (uint64_t)index;
+            step->op->run(step->args, chunk, chunks, worker);
+            if (atomic_fetch_add_explicit(&pool.done, 1, memory_order_acq_rel) + 1 == chunks) open_step(index + 1);
+            continue;
+        }
+        struct patience p = {0};
+        while ((int32_t)(atomic_load_explicit(&pool.ticket, memory_order_acquire) >> 32) == index) wait_turn(&p);
+    }
+}
+
+static void *thread_main(void *arg) {
+    struct worker *worker = arg;
+    uint32_t seen = 0;
+    while (!atomic_load(&pool.stop)) {
+        struct patience p = {0};
+        int asleep = 0;
+        while (atomic_load_explicit(&pool.epoch, memory_order_acquire) == seen && !atomic_load(&pool.stop)) {
+            if (!asleep && !wait_turn(&p)) continue;
+            asleep = 1;
+            atomic_fetch_add(&pool.sleepers, 1);
+            syscall(SYS_futex, &pool.epoch, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+            atomic_fetch_sub(&pool.sleepers, 1);
+        }
+        /* Count ourselves in first: a program is not taken away while we may look at it. */
+        atomic_fetch_add(&pool.running, 1);
+        seen = atomic_load_explicit(&pool.epoch, memory_order_acquire);
+        work(worker);
+        atomic_fetch_sub(&pool.running, 1);
+    }
+    return NULL;
+}
+
+static void publish(void) {
+    atomic_fetch_add_explicit(&pool.epoch, 1, memory_order_seq_cst);
+    if (atomic_load(&pool.sleepers)) syscall(SYS_futex, &pool.epoch, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void stop_threads(void) {
+    if (pool.owner == getpid() && pool.started > 1) {
+        atomic_store(&pool.stop, 1);
+        publish();
+        for (int32_t i = 1; i < pool.started; i++) pthread_join(pool.threads[i], NULL);
+    }
+    atomic_store(&pool.stop, 0);
+    atomic_store(&pool.running, 0); /* after a fork the counts are those of threads that are not here */
+    atomic_store(&pool.sleepers, 0);
+    atomic_store(&pool.epoch, 0);
+    pool.started = 0;
+}
+
+static int start_threads(void) {
+    stop_threads();
+    pool.owner = getpid();
+    pool.num_steps = 0;
+    atomic_store(&pool.ticket, (uint64_t)INT_MAX << 32);
+    for (int32_t i = 0; i < pool.wanted; i++) {
+        if (!pool.workers[i].scratch && posix_memalign((void **)&pool.workers[i].scratch, 64, SCRATCH_BYTES)) return ENOMEM;
+        pool.workers[i].made = NULL;
+    }
+    pool.started = 1;
+    for (; pool.started < pool.wanted; pool.started++) {
+        int error = pthread_create(&pool.threads[pool.started], NULL, thread_main, &pool.workers[pool.started]);
+        if (error) return error;
+    }
+    return 0;
+}
+
+static void unlock_in_child(void) { pthread_mutex_init(&pool.lock, NULL); }
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void watch_forks(void) { pthread_atfork(NULL, NULL, unlock_in_child); }
+
+/* Set the number of threads, the caller's own included; they start with the next program. */
+int32_t inferd_set_threads(int32_t threads) {
+    if (threads < 1 || threads > MAX_THREADS) return EINVAL;
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&pool.lock);
+    if (threads != pool.wanted) {
+        stop_threads();
+        pool.wanted = threads;
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return 0;
+}
+
+int32_t inferd_threads(void) { return pool.wanted; }
+
+/* Run a program to its end. Returns 0, or an errno when threads cannot be started. */
+int32_t inferd_run(const struct step *steps, int32_t num_steps) {
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&pool.lock);
+    int error = 0;
+    if (pool.started != pool.wanted || pool.owner != getpid()) error = start_threads();
+    if (!error) {
+        pool.steps = steps;
+        pool.num_steps = num_steps;
+        pool.serial += 1u << 20; /* more than any program has operators */
+        open_step(0);
+        if (pool.started > 1) publish();
+        work(&pool.workers[0]);
+        /* Late threads may still hold the program; they leave at once, since nothing is open. */
+        struct patience p = {0};
+        while (atomic_load_explicit(&pool.running, memory_order_acquire)) wait_turn(&p);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return error;
+}
