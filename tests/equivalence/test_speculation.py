@@ -119,7 +119,7 @@ CRITICAL = {1: 10.83, 3: 16.27}
     ("filters", "count"), [({}, 200), ({"top_k": 2}, 50), ({"top_p": 0.7}, 50)], ids=["all", "top_k", "top_p"]
 )
 def test_drafts_at_temperature_one_keep_the_distribution(small: Path, filters: dict[str, Any], count: int) -> None:
-    """1.11: 20,000 draws (5,000 with a filter) with drafts of another distribution; and they are the draws of plain decoding."""
+    """1.11: 20,000 draws (5,000 with a filter) with foreign drafts are those of plain decoding, and the model's."""
     draws = {}
     for drafter in (None, Guess([FIRST, FIRST + 3, FIRST + 1, FIRST + 3])):
         rig = with_draft(small, drafter, batch=50, blocks=50 * 7, block_size=16, context=104, max_draft=3)

@@ -146,7 +146,13 @@ def _resolve(config: Config, checkpoint: Checkpoint, device: str, dtype: str) ->
 
 
 def _read_spec(architecture: Architecture, checkpoint: Checkpoint) -> ModelSpec:
-    return architecture.spec(checkpoint.config())
+    """Let the architecture read the configuration; say of which file it is that it cannot take."""
+    try:
+        return architecture.spec(checkpoint.config())
+    except LoadError:
+        raise
+    except ValueError as error:
+        raise LoadError(f"{checkpoint.path}: {error}") from error
 
 
 def _kv_format(engine: Engine, dtype: str) -> KVFormat:
