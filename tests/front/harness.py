@@ -152,6 +152,8 @@ class Raw:
         end = time.monotonic() + timeout_s
         while (left := end - time.monotonic()) > 0:
             message = self.receive(left)
+            if message is None:
+                break
             self.inbox.append(message)
             if isinstance(message, kind) and message.id == request_id:
                 return message

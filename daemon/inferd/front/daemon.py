@@ -10,6 +10,7 @@ from inferd.front.data import DataCalls
 from inferd.front.dispatch import Dispatcher
 from inferd.front.errors import Refusal
 from inferd.front.events import Events
+from inferd.front.intake import Intake
 from inferd.front.ledger import Ledger
 from inferd.front.loop import Loop
 from inferd.front.models import Models
@@ -19,6 +20,7 @@ from inferd.front.requests import Requests
 from inferd.front.sessions import Sessions
 from inferd.front.status import CachedMemory, StatusBuilder
 from inferd.front.texts import Texts
+from inferd.front.watch import Watch
 from inferd.front.workers import Workers
 from inferd.metrics import Metrics
 from inferd_client.protocol import Code
@@ -65,15 +67,17 @@ class FrontDaemon:
         self.workers = workers = Workers(engine_module, paths.runtime, sockets.context, loop, script)
         self.models = models = Models(config, catalog, ledger, workers, loop, metrics, log, default=default)
         self.requests = requests = Requests(settings, sessions, models, texts, loop, metrics, log)
+        intake = Intake(settings, requests, sessions, models, texts, loop, metrics)
         self.status = status = StatusBuilder(
             self.instance, settings.max_queue, models, requests, sessions, ledger, metrics, loop
         )
         self.events = Events(sockets.events, status, loop, settings.events_hz)
-        data = DataCalls(sessions, requests, models, texts, catalog)
+        Watch(models, loop, log, settings.stall_s)
+        data = DataCalls(sessions, intake, models, texts, catalog)
         control = ControlCalls(sessions, requests, models, catalog, status, self.drain)
         dispatcher = Dispatcher(sockets, sessions, data, control, metrics, log, settings.max_frame)
         sessions.on_gone, sessions.on_slow = requests.abandon, requests.slow
-        models.listener = Outputs(requests, sessions, loop, metrics, log)
+        models.listener = Outputs(requests, intake, sessions, loop, metrics, log)
         models.on_open, models.on_change = self._model_opened, self._model_changed
         loop.add(sockets.control, dispatcher.read_control)
         loop.add(sockets.data, dispatcher.read_data)

@@ -15,9 +15,9 @@ from inferd_client.protocol import Code, Generate, Render, Rendered, Tokenize, T
 
 if TYPE_CHECKING:
     from inferd.front.catalog import Catalog
+    from inferd.front.intake import Intake
     from inferd.front.models import Models
     from inferd.front.records import Session
-    from inferd.front.requests import Requests
     from inferd.front.sessions import Sessions
     from inferd.front.texts import Texts
 
@@ -30,9 +30,9 @@ MAX_TEXT_CALLS = 1024
 class DataCalls:
     """Handler of every message of the data socket but hello and ping."""
 
-    def __init__(self, sessions: Sessions, requests: Requests, models: Models, texts: Texts, catalog: Catalog) -> None:
+    def __init__(self, sessions: Sessions, intake: Intake, models: Models, texts: Texts, catalog: Catalog) -> None:
         self._sessions = sessions
-        self._requests = requests
+        self._intake = intake
         self._models = models
         self._texts = texts
         self._catalog = catalog
@@ -44,7 +44,7 @@ class DataCalls:
     def handle(self, session: Session, message: Generate | Tokenize | Render) -> None:
         """Raises Refusal."""
         if isinstance(message, Generate):
-            self._requests.accept(session, message)
+            self._intake.accept(session, message)
         else:
             self._text_call(session, message)
 

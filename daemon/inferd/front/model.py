@@ -116,6 +116,11 @@ class Model:
         """Seconds since the last step while there is work."""
         return now - self.last_step if self.num_submitted and self.state in ("ready", "draining") else None
 
+    def silence(self, now: float) -> float:
+        """Seconds without a step while there is work, without a word while there is none."""
+        age = self.progress_age(now)
+        return now - self.last_heard if age is None else age
+
     def status(self, now: float) -> ModelStatus:
         card, stats = self.card, self.stats
         now_running = stats if self.num_submitted else None

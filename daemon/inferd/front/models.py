@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from inferd.log import Logger
     from inferd.metrics import Metrics
 
-TICK_S = 0.25
-
 
 class Listener(Protocol):
     """Who serves requests with the models."""
@@ -70,7 +68,6 @@ class Models:
         """What was asked for, to the name of the model it meant."""
         self._loads: deque[Model] = deque()
         """Waiting for a worker, the first maybe for memory."""
-        loop.after(TICK_S, self._tick)
 
     def all(self) -> list[Model]:
         return list(self._models.values())
@@ -122,6 +119,21 @@ class Models:
             self._set(model, "draining", "unload was asked for")
             self._leave_if_idle(model)
         return model
+
+    def expire(self, model: Model) -> None:
+        """Unload a model that was idle for long enough."""
+        self._set(model, "draining", "idle")
+        self._leave_if_idle(model)
+
+    def stalled(self, model: Model) -> None:
+        """Tell the world that a worker makes no progress."""
+        model.stalled = True
+        self.on_change(model)
+
+    def give_up_worker(self, model: Model, why: str) -> None:
+        """Kill a worker that is beyond hope; its end is handled as any other."""
+        model.failure = (Code.ENGINE_LOST, why)
+        self._workers.kill(model)
 
     def released(self, model: Model) -> None:
         """A request of the model ended."""
@@ -220,6 +232,7 @@ class Models:
             self._workers.kill(model)
         else:
             assert isinstance(message, Idle)
+            model.stalled = False
 
     def _became_ready(self, model: Model, message: Ready) -> None:
         assert self.listener is not None
@@ -301,31 +314,6 @@ class Models:
     def _forget(self, model: Model) -> None:
         if self._models.pop(model.name, None) is not None:
             self._names = {asked: name for asked, name in self._names.items() if name != model.name}
-            self.on_change(model)
-
-    def _tick(self) -> None:
-        now = self._loop.clock()
-        for model in self.all():
-            expires = model.expires_in(now)
-            if expires is not None and expires <= 0:
-                self._set(model, "draining", "idle")
-                self._leave_if_idle(model)
-            self._watch_progress(model, now)
-        self._loop.after(TICK_S, self._tick)
-
-    def _watch_progress(self, model: Model, now: float) -> None:
-        """A worker without a step while it has work, or silent while it has none, is stalled."""
-        if model.card is None or model.child is None or model.state == "unloading":
-            return
-        stall = self._config.daemon.stall_s
-        age = model.progress_age(now)
-        age = now - model.last_heard if age is None else age
-        if age > 2 * stall:
-            model.failure = (Code.ENGINE_LOST, f"no step for {age:.0f} s, killed")
-            self._workers.kill(model)
-        elif age > stall and not model.stalled:
-            model.stalled = True
-            self._log.warning("engine stalled", model=model.name, seconds=round(age), pid=model.child.pid)
             self.on_change(model)
 
     def _set(self, model: Model, state: ModelState, detail: str) -> None:

@@ -9,6 +9,7 @@ from inferd.front.outbox import Piece
 from inferd.link import Abort
 
 if TYPE_CHECKING:
+    from inferd.front.intake import Intake
     from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.records import Choice, Request
@@ -23,15 +24,18 @@ if TYPE_CHECKING:
 class Outputs:
     """Listener of the engines: passes output on, leaves the rest to `Requests`."""
 
-    def __init__(self, requests: Requests, sessions: Sessions, loop: Loop, metrics: Metrics, log: Logger) -> None:
+    def __init__(
+        self, requests: Requests, intake: Intake, sessions: Sessions, loop: Loop, metrics: Metrics, log: Logger
+    ) -> None:
         self._requests = requests
+        self._intake = intake
         self._sessions = sessions
         self._loop = loop
         self._metrics = metrics
         self._log = log
 
     def model_ready(self, model: Model) -> None:
-        self._requests.model_ready(model)
+        self._intake.model_ready(model)
 
     def model_failed(self, model: Model, code: Code, why: str) -> None:
         self._requests.model_failed(model, code, why)

@@ -88,7 +88,7 @@ class Request:
     deadline: float | None = None
     queue_deadline: float | None = None
     last_sent: float = 0.0
-    timers: list[Timer] = field(default_factory=list)
+    timers: dict[str, Timer] = field(default_factory=dict)
     ended: bool = False
 
     @property

@@ -1,22 +1,15 @@
-"""The life of a request in the front: accepted, tokenized, submitted, answered; and every way it can end."""
+"""The books of all unfinished requests: their clocks, what clients are told meanwhile, every way to end."""
 
 from __future__ import annotations
 
-import hashlib
-import secrets
-from array import array
+from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from inferd.front.detok import TextStream
 from inferd.front.errors import Refusal
-from inferd.front.model import POISONOUS
 from inferd.front.outbox import Piece, Stream
-from inferd.front.records import Choice, Request, Session
-from inferd.front.validate import check_generate, check_prompt
-from inferd.link import Abort, Submit, TextJob, TextResult
+from inferd.front.records import Request, Session
+from inferd.link import Abort
 from inferd.metrics import timings
 from inferd_client.protocol import Accepted, Code, Done, Error, Progress
 
@@ -37,7 +30,6 @@ PROBE_S = 0.4
 """Longest silence towards a client with work here, so that its absence is noticed."""
 LATE_S = 0.25
 """How much later than the engine the front enforces deadlines of what the engine has."""
-SEED_BITS = 62
 
 
 class Requests:
@@ -66,16 +58,12 @@ class Requests:
         self.draining = False
         loop.after(PROBE_S, self._probe)
 
-    # --- arrival --------------------------------------------------------------------------------
+    def refuse_if_draining(self) -> None:
+        if self.draining:
+            raise Refusal(Code.SERVER_SHUTDOWN, "the daemon is shutting down", retry_safe=True)
 
-    def accept(self, session: Session, message: Generate) -> None:
-        """Take a request on its way. Raises Refusal."""
-        if message.id in session.requests:
-            raise Refusal(Code.DUPLICATE_REQUEST, f"request {message.id} is not finished yet", field="id")
-        self.refuse_if_draining()
-        check_generate(message)
-        self._check_room(session)
-        model = self._models.require(message.model)
+    def open(self, session: Session, message: Generate, model: Model) -> Request:
+        """Enter a new request in all books and start its clocks."""
         now = self._loop.clock()
         request = Request(
             key=f"{session.number}.{next(self._numbers)}",
@@ -88,126 +76,18 @@ class Requests:
         )
         self.live[request.key] = session.requests[message.id] = model.requests[request.key] = request
         self.num_queued += 1
-        if message.keep_alive_s is not None:
-            model.keep_alive_s = message.keep_alive_s
-        self._set_timers(request, now)
-        self._begin_text(request)
-
-    def refuse_if_draining(self) -> None:
-        if self.draining:
-            raise Refusal(Code.SERVER_SHUTDOWN, "the daemon is shutting down", retry_safe=True)
-
-    def _check_room(self, session: Session) -> None:
-        full = None
-        if self.num_queued >= self._settings.max_queue:
-            full = (f"{self.num_queued} requests wait", "daemon.max_queue", self._settings.max_queue)
-        elif len(session.requests) >= self._settings.max_client_requests:
-            mine, limit = len(session.requests), self._settings.max_client_requests
-            full = (f"this client has {mine} unfinished requests", "daemon.max_client_requests", limit)
-        if full is not None:
-            raise Refusal(
-                Code.OVERLOADED,
-                f"{full[0]}, the limit ({full[1]})",
-                limit=full[2],
-                retry_after_ms=self._metrics.retry_after_ms(self.num_queued, self._loop.clock()),
-                retry_safe=True,
-            )
-
-    def _set_timers(self, request: Request, now: float) -> None:
-        message, after = request.message, self._loop.after
         if message.deadline_ms is not None:
             request.deadline = now + message.deadline_ms / 1000
-            request.timers.append(after(message.deadline_ms / 1000, lambda: self._too_late(request)))
+            self._call(request, message.deadline_ms / 1000, self._too_late)
         if message.queue_timeout_ms is not None:
             request.queue_deadline = now + message.queue_timeout_ms / 1000
-            request.timers.append(after(message.queue_timeout_ms / 1000, lambda: self._queued_too_long(request)))
-        request.timers.append(after(PROGRESS_S, lambda: self._progress(request)))
+            self._call(request, message.queue_timeout_ms / 1000, self._queued_too_long)
+        self._call(request, PROGRESS_S, self._progress)
+        return request
 
-    # --- text -----------------------------------------------------------------------------------
-
-    def _begin_text(self, request: Request) -> None:
-        """Send what needs rendering or tokenizing to the text process."""
-        message, bad_words = request.message, request.message.sampling.bad_words
-        if message.prompt_ids is not None and not bad_words:
-            self._texts_done(request, message.prompt_ids)
-            return
-        job = TextJob(
-            key=request.key,
-            model=request.model.name,
-            text=None if message.messages is not None else message.prompt or "",
-            messages=None if message.messages is None else [msgspec.to_builtins(m) for m in message.messages],
-            tools=message.tools,
-            template_args=message.template_args,
-            special_tokens=message.special_tokens,
-            bad_words=bad_words,
-        )
-        self._texts.submit(job, lambda result: self._text_result(request, result))
-
-    def _text_result(self, request: Request, result: TextResult) -> None:
-        if result.error:
-            self.fail(request, Refusal(Code.INVALID_PARAM, result.error, field=result.field))
-            return
-        request.bad_word_ids = result.bad_word_ids
-        ids = request.message.prompt_ids
-        self._texts_done(request, result.ids if ids is None else ids)
-
-    def _texts_done(self, request: Request, prompt: list[int]) -> None:
-        request.prompt = prompt
-        request.state = "loading"
-        if request.model.card is not None and request.model.state in ("ready", "draining"):
-            self._submit(request)
-
-    # --- to the engine --------------------------------------------------------------------------
-
-    def model_ready(self, model: Model) -> None:
-        """Submit what waited for the model."""
-        if model.is_default and model.card is not None:
-            self._sessions.max_context = model.card.context
-        for request in list(model.requests.values()):
-            if request.state == "loading":
-                self._submit(request)
-
-    def _submit(self, request: Request) -> None:
-        model, message = request.model, request.message
-        card, prompt = model.card, request.prompt
-        assert card is not None
-        assert prompt is not None
-        assert model.channel is not None
-        try:
-            request.max_tokens = check_prompt(message, prompt, card)
-            request.digest = _digest(prompt, message)
-            if model.suspects.get(request.digest, 0) >= POISONOUS:
-                raise Refusal(Code.ENGINE_LOST, f"this request was in the engine at {POISONOUS} of its deaths; refused")
-        except Refusal as refusal:
-            self.fail(request, refusal)
-            return
-        sampling = message.sampling
-        request.seed = sampling.seed if sampling.seed is not None else secrets.randbits(SEED_BITS)
-        special = frozenset(card.special_ids)
-        request.choices = [
-            Choice(TextStream(card.pieces, special, sampling.stop, sampling.include_stop)) for _ in range(sampling.n)
-        ]
-        if not model.num_submitted:
-            model.last_step = self._loop.clock()
-        model.num_submitted += 1
-        request.submitted, request.state = True, "waiting"
-        model.channel.send(
-            Submit(
-                key=request.key,
-                client=str(request.session.number),
-                prompt=prompt,
-                sampling=msgspec.structs.replace(
-                    sampling, max_tokens=request.max_tokens, seed=request.seed, stop=(), bad_words=()
-                ),
-                bad_word_ids=request.bad_word_ids,
-                eos_ids=card.eos_ids,
-                priority=message.priority,
-                arrival=request.arrival,
-                deadline=request.deadline,
-                queue_deadline=request.queue_deadline,
-            )
-        )
-        self._send(request, Accepted(id=request.id, prompt_tokens=len(prompt), max_tokens=request.max_tokens))
+    def _call(self, request: Request, delay_s: float, action: Callable[[Request], None]) -> None:
+        """Call `action` later unless the request has ended by then."""
+        request.timers[action.__name__] = self._loop.after(delay_s, lambda: action(request))
 
     # --- progress and time ----------------------------------------------------------------------
 
@@ -218,13 +98,11 @@ class Requests:
             self.num_queued -= 1
 
     def _progress(self, request: Request) -> None:
-        if request.ended:
-            return
         silent = self._loop.clock() - request.last_sent
         if silent >= 0.95 * PROGRESS_S:
             self.send_progress(request)
             silent = 0.0
-        request.timers[-1] = self._loop.after(PROGRESS_S - silent, lambda: self._progress(request))
+        self._call(request, PROGRESS_S - silent, self._progress)
 
     def send_progress(self, request: Request) -> None:
         """Tell where the request stands, unless older news still wait to be sent."""
@@ -234,7 +112,7 @@ class Requests:
         done, total, reason = request.done, request.total, request.reason
         if request.state == "loading":
             done, total, reason = request.model.load_done, request.model.load_total, request.model.detail
-        self._send(request, Progress(id=request.id, state=request.state, done=done, total=total, reason=reason))
+        self.send(request, Progress(id=request.id, state=request.state, done=done, total=total, reason=reason))
 
     def _probe(self) -> None:
         """Say something to each client that was told nothing lately: a dead one is noticed by the send."""
@@ -244,23 +122,27 @@ class Requests:
                 self.send_progress(next(iter(session.requests.values())))
         self._loop.after(PROBE_S / 2, self._probe)
 
-    def _too_late(self, request: Request, late: bool = False) -> None:
-        if request.ended:
-            return
-        if request.submitted and not late:  # the engine knows the deadline; this is for a hung one
-            request.timers[0] = self._loop.after(LATE_S, lambda: self._too_late(request, True))
-            return
+    def _too_late(self, request: Request) -> None:
+        """The deadline passed. What the engine has it ends itself; a hung one is overtaken by us."""
+        if request.submitted:
+            self._call(request, LATE_S, self._much_too_late)
+        else:
+            self._much_too_late(request)
+
+    def _much_too_late(self, request: Request) -> None:
         text = f"not finished within deadline_ms = {request.message.deadline_ms}"
         self.fail(request, Refusal(Code.DEADLINE_EXCEEDED, text, field="deadline_ms"))
 
-    def _queued_too_long(self, request: Request, late: bool = False) -> None:
-        if request.ended or not request.queued:
-            return
-        if request.submitted and not late:
-            self._loop.after(LATE_S, lambda: self._queued_too_long(request, True))
-            return
-        text = f"not started within queue_timeout_ms = {request.message.queue_timeout_ms}"
-        self.fail(request, Refusal(Code.DEADLINE_EXCEEDED, text, field="queue_timeout_ms"))
+    def _queued_too_long(self, request: Request) -> None:
+        if request.submitted:
+            self._call(request, LATE_S, self._queued_much_too_long)
+        else:
+            self._queued_much_too_long(request)
+
+    def _queued_much_too_long(self, request: Request) -> None:
+        if request.queued:
+            text = f"not started within queue_timeout_ms = {request.message.queue_timeout_ms}"
+            self.fail(request, Refusal(Code.DEADLINE_EXCEEDED, text, field="queue_timeout_ms"))
 
     # --- endings --------------------------------------------------------------------------------
 
@@ -338,7 +220,7 @@ class Requests:
         """Take a request out of all books; the engine forgets it too."""
         request.ended = True
         self.started(request)
-        for timer in request.timers:
+        for timer in request.timers.values():
             timer.cancel()
         del self.live[request.key]
         del request.session.requests[request.id]
@@ -362,7 +244,7 @@ class Requests:
             seconds=round(self._loop.clock() - request.arrival, 3),
         )
 
-    def _send(self, request: Request, reply: Accepted | Progress) -> None:
+    def send(self, request: Request, reply: Accepted | Progress) -> None:
         request.last_sent = self._loop.clock()
         self._sessions.send(request.session, reply)
 
@@ -379,10 +261,3 @@ def error_of(refusal: Refusal, request_id: str | None, usage: Usage | None = Non
         retry_safe=refusal.retry_safe,
         usage=usage,
     )
-
-
-def _digest(prompt: list[int], message: Generate) -> bytes:
-    """Name a request by all that the engine sees of it."""
-    digest = hashlib.blake2b(array("q", prompt).tobytes(), digest_size=16)
-    digest.update(msgspec.msgpack.encode(message.sampling))
-    return digest.digest()

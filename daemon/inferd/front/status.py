@@ -122,11 +122,10 @@ class StatusBuilder:
         return [text for text in found if text]
 
     def _model_warning(self, model: Model, now: float) -> str:
-        age = model.progress_age(now)
         if model.state == "failed":
             return f"model {model.name} failed: {model.detail}"
         if model.stalled:
-            return f"model {model.name} is stalled: no step for {age or now - model.last_heard:.0f} s"
+            return f"model {model.name} is stalled: no sign of progress for {model.silence(now):.0f} s"
         if model.state == "restarting":
             return f"model {model.name} restarts: {model.detail}"
         return ""
