@@ -92,7 +92,8 @@ def serving(model: str | Path | None, config: Mapping[str, Any] = {}, site: Path
 
 
 def model_of(client: Client, name: str) -> ModelStatus | None:
-    return next((m for m in client.status().models if m.name == name), None)
+    """Find a model by name or path."""
+    return next((m for m in client.status().models if name in (m.name, m.path)), None)
 
 
 def the_model(client: Client, name: str) -> ModelStatus:

@@ -1,0 +1,59 @@
+"""A third party's attention backend with faults on demand: the built-in one, and traps for prompts that begin so."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any, NamedTuple
+
+from inferd.plugin.contracts import Capabilities, PluginSpec
+from inferd.plugin.hookspecs import hookimpl
+
+NAN, SEGV, RAISE, SLOW = 280, 281, 282, 283
+SLOW_S = 0.05
+"""How much longer a step takes that computes SLOW, wherever it stands."""
+
+
+@hookimpl
+def inferd_attention_backends() -> list[PluginSpec]:
+    return [
+        PluginSpec(
+            name="trap",
+            kind="attention",
+            target="inferd_trap:TrapAttention",
+            capabilities=Capabilities(kv_formats=frozenset({"fp32"})),
+            exactness="token",
+            baseline="torch",
+            priority=-5,
+        )
+    ]
+
+
+def __getattr__(name: str) -> Any:
+    """Make the class when the engine asks for it: describing the plugin must not import torch."""
+    if name != "TrapAttention":
+        raise AttributeError(name)
+    from inferd_plugins.attention.torch import TorchAttention
+
+    class Plan(NamedTuple):
+        inner: Any
+        poisoned: Any
+
+    class TrapAttention(TorchAttention):
+        def plan(self, inputs: Any, workspace: Any) -> Any:
+            if SLOW in inputs.token_ids.tolist():
+                time.sleep(SLOW_S)
+            firsts = inputs.token_ids[inputs.positions == 0].tolist()
+            if SEGV in firsts:
+                ctypes.string_at(0)
+            if RAISE in firsts:
+                raise RuntimeError("the trap was sprung")
+            return Plan(super().plan(inputs, workspace), (inputs.token_ids == NAN) & (inputs.positions == 0))
+
+        def attend(self, layer: Any, q: Any, kv: Any, plan: Any) -> Any:
+            out = super().attend(layer, q, kv, plan.inner)
+            if layer.index == 0:
+                out[plan.poisoned[: len(out)]] = float("nan")
+            return out
+
+    return TrapAttention
