@@ -263,6 +263,7 @@ class Models:
         model.stats, model.card = None, None
         if state == "unloading":
             self._forget(model)
+            self._answer(model.loaded, Code.MODEL_LOAD_FAILED, f"{model.name} was unloaded before it was ready")
             self._answer(model.unloaded, None, "unloaded")
             self._advance()
             return
