@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -89,6 +90,26 @@ def test_every_command_has_help_and_the_list_agrees_with_it(name: str) -> None:
     assert command is not None
     assert command.help
     assert COMMANDS[name].help.endswith(".")
+
+
+def all_commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield " ".join((*path, name)), command
+        if isinstance(command, click.Group):
+            yield from all_commands(command, (*path, name))
+
+
+def test_every_option_is_explained() -> None:
+    bare = [
+        f"{name} {parameter.name}"
+        for name, command in [("inferd", root), *all_commands(root)]
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.help
+    ]
+    assert bare == []
+    assert len(list(all_commands(root))) > len(COMMANDS)
 
 
 def test_help_lists_all_commands_and_exit_codes(tool: Tool) -> None:

@@ -58,6 +58,17 @@ def test_config_option_wins_over_the_variable(places: Locations, monkeypatch: py
     assert load_config(named, locations=places).config.preload is False
 
 
+def test_the_log_variable_sets_the_level(places: Locations, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(places.user, "log.level = 'error'")
+    monkeypatch.setenv("INFERD_LOG", "Debug")
+    loaded = load_config(locations=places)
+    assert (loaded.config.log.level, loaded.origins["log.level"]) == ("debug", "INFERD_LOG")
+    assert load_config(overrides={"log.level": "info"}, locations=places).config.log.level == "info"
+    monkeypatch.setenv("INFERD_LOG", "loud")
+    with pytest.raises(ConfigError, match=r"INFERD_LOG: `log\.level`: invalid enum value 'loud'; one of: debug"):
+        load_config(locations=places)
+
+
 def test_tables_merge_and_lists_replace(places: Locations) -> None:
     put(places.system / "config.toml", 'plugins.disable = ["a"]\nplugin.kv.paged.x = 1\nmodels.m.path = "/m"')
     put(places.user, 'plugins.disable = ["b"]\nplugin.kv.paged.y = 2\nmodels.m.keep_alive_s = 1')

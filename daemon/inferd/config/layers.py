@@ -1,7 +1,7 @@
 """Read the layers of settings, lowest first, and remember where each value came from.
 
 packaged defaults < /etc/inferd/config.toml < /etc/inferd/config.d/*.toml < the user's config.toml
-< `--config FILE` or INFERD_CONFIG < options of the command line.
+< `--config FILE` or INFERD_CONFIG < INFERD_LOG (the log level) < options of the command line.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from inferd.config.schema import Config
 
 DEFAULT = "default"
 COMMAND_LINE = "command line"
+LOG_VARIABLE = "INFERD_LOG"
 MAX_FILE = 1 << 20
 """Bytes a config file may have."""
 
@@ -58,7 +59,7 @@ def load_config(
     origins = dict.fromkeys(known_keys(), DEFAULT)
     files = tuple(_files(config_path, locations or Locations.standard()))
     layers = [(str(path), read_file(path)) for path in files]
-    for source, values in [*layers, (COMMAND_LINE, nested(overrides))]:
+    for source, values in [*layers, (LOG_VARIABLE, _log_level()), (COMMAND_LINE, nested(overrides))]:
         check(values, source)
         _merge(merged, values)
         origins.update((key, source) for key, _ in leaves(values))
@@ -118,6 +119,11 @@ def _files(config_path: Path | str | None, locations: Locations) -> Iterator[Pat
     named = config_path or os.environ.get("INFERD_CONFIG")
     if named:
         yield Path(named).expanduser()
+
+
+def _log_level() -> dict[str, Any]:
+    level = os.environ.get(LOG_VARIABLE, "")
+    return {"log": {"level": level.lower()}} if level else {}
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> None:
