@@ -80,6 +80,7 @@ def _engine(assembly: Assembly, executor: Executor) -> Engine:
         skip_ahead=config.skip_ahead,
         ageing_s=config.ageing_s,
         clock=time.monotonic,
+        prefix_cache=config.prefix_cache,
     )
     builder = BatchBuilder(shape, len(assembly.layouts))
     return Engine(
