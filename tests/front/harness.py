@@ -189,6 +189,25 @@ class Raw:
         self._context.destroy(linger=0)
 
 
+@contextmanager
+def streaming(runtime: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A client process that has begun to stream the prompt `foreign` and never ends by itself."""
+    import inferd_client
+
+    script = Path(__file__).with_name("streaming_client.py")
+    paths = [str(Path(inferd_client.__file__).parents[1]), str(Path(zmq.__file__).parents[1])]
+    command = [sys.executable, "-S", str(script), *paths, str(runtime)]  # -S: no slow start of site-packages
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"streaming\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 def eventually(check: Callable[[], Any], timeout_s: float = WAIT_S) -> Any:
     """Return the first true value of `check`."""
     until = time.monotonic() + timeout_s

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inferd_client import protocol as p
-from tests.front.harness import KILL, Raw, alive, daemon, eventually, worker_pid
+from tests.front.harness import KILL, Raw, alive, daemon, eventually, streaming, worker_pid
 
 FAULTS = [
     {"match": "die-now", "kind": "die"},
@@ -185,7 +185,8 @@ class TestText:
             for text in ("one", "two"):
                 (pid,) = set(_children(running.pid)) - {worker}
                 os.kill(pid, KILL)
-                assert client.run(text)[0] == text
+                said, end = client.run(text)
+                assert said == text, end
             assert client.status().counters["inferd_text_restarts_total"] == 2
 
     def test_a_template_that_hangs_is_ended_and_the_rest_answered(self) -> None:
@@ -267,6 +268,17 @@ class TestGoneClients:
             assert (error.code, error.limit) == (p.Code.SLOW_CONSUMER, 256 * 1024)
             sleeper.tokens(request)
             assert sleeper.run("awake")[0] == "awake"
+
+    def test_a_stopped_client_process_does_not_hold_the_others(self) -> None:
+        with daemon(faults=[{"match": "foreign", "kind": "huge"}], context=10**8) as running:
+            watcher = running.client("watcher")
+            worker_pid(watcher)
+            with streaming(running.runtime) as victim:
+                victim.send_signal(signal.SIGSTOP)
+                name = 'inferd_request_error_total{code="slow_consumer"}'
+                eventually(lambda: watcher.status().counters.get(name) == 1)
+                assert model(watcher).running == 0
+                assert watcher.run("mine")[0] == "mine"
 
 
 def _children(pid: int) -> list[int]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-import zmq
 
 from inferd_client import protocol as p
-from tests.front.harness import Daemon, Raw, daemon, eventually, worker_pid
+from tests.front.harness import Daemon, Raw, daemon, eventually, streaming, worker_pid
 
 LIMIT = 1 << 20
 
@@ -214,28 +211,14 @@ class TestResume:
 
 def test_twenty_reconnects_with_kills_see_no_foreign_tokens(served: Daemon) -> None:
     """Each round a process with the same name streams and is killed; then a survivor with the same ids is checked."""
-    script = Path(__file__).with_name("streaming_client.py")
     for i in range(20):
-        victim = subprocess.Popen(
-            [sys.executable, "-S", str(script), *_paths(), str(served.runtime)], stdout=subprocess.PIPE
-        )
-        assert victim.stdout is not None
-        assert victim.stdout.readline() == b"streaming\n"
-        survivor = served.client("same")
-        victim.send_signal(signal.SIGKILL if i % 2 else signal.SIGTERM)
-        assert survivor.run(f"mine {i}", id="same")[0] == f"mine {i}"
-        survivor.close()
-        victim.wait()
-        victim.stdout.close()
+        with streaming(served.runtime) as victim:
+            survivor = served.client("same")
+            victim.send_signal(signal.SIGKILL if i % 2 else signal.SIGTERM)
+            assert survivor.run(f"mine {i}", id="same")[0] == f"mine {i}"
+            survivor.close()
     watcher = served.client()
     eventually(lambda: not watcher.status().requests, 3.0)
-
-
-def _paths() -> list[str]:
-    """Where the client package and zmq are found; `-S` skips the slow start of site-packages."""
-    import inferd_client
-
-    return [str(Path(inferd_client.__file__).parents[1]), str(Path(zmq.__file__).parents[1])]
 
 
 def _rss(pid: int) -> int:

@@ -60,7 +60,9 @@ class TestStart:
             command = [sys.executable, "-m", "inferd.front.fake", "--runtime", str(runtime)]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, umask=0)
             assert process.stdout is not None
-            while not _readable(process.stdout.fileno()):
+            ready = False
+            while not ready:
+                ready = _readable(process.stdout.fileno())
                 for path in runtime.iterdir():
                     try:
                         seen.setdefault(path.name, set()).add(stat.S_IMODE(path.lstat().st_mode))
@@ -146,6 +148,30 @@ class TestStart:
         lines = [json.loads(line) for line in process.communicate()[1].splitlines()]
         assert next(line for line in lines if line["event"] == "request")["output_tokens"] == 13
         assert "secret" not in json.dumps(lines)
+
+
+class TestServe:
+    """`inferd serve` itself, up to where it would load a model."""
+
+    def serve(self, folder: Path, model: str | None, **config: object) -> subprocess.CompletedProcess[str]:
+        code = (
+            "import json, sys; from pathlib import Path; import msgspec; from inferd.config.schema import Config\n"
+            "from inferd.config.paths import RuntimePaths; from inferd.front.main import serve\n"
+            "base = Path(sys.argv[1])\n"
+            "paths = RuntimePaths(runtime=base / 'run', models=base, cache=base, state=base)\n"
+            "config = msgspec.convert(json.loads(sys.argv[3]), Config)\n"
+            "sys.exit(serve(config, model=sys.argv[2] or None, paths=paths))"
+        )
+        command = [sys.executable, "-c", code, str(folder), model or "", json.dumps(config)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+
+    @pytest.mark.parametrize("model", [None, "smollm2-135m", "absent.gguf", "./absent"])
+    def test_an_absent_model_is_one_line_with_the_remedy(self, short: Path, model: str | None) -> None:
+        ended = self.serve(short, model)
+        assert ended.returncode == 66
+        assert ended.stderr.count("\n") == 1
+        assert ("inferd pull smollm2-135m" if model in (None, "smollm2-135m") else "absent") in ended.stderr
+        assert not (short / "run").exists()
 
 
 class TestStop:

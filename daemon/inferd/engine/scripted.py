@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -96,7 +97,7 @@ class ScriptedEngine:
     """Answers every request by the script, first come first served."""
 
     script: Script
-    waiting: list[_Row] = field(default_factory=list)
+    waiting: deque[_Row] = field(default_factory=deque)
     running: list[_Row] = field(default_factory=list)
     errors: list[SeqError] = field(default_factory=list)
     states_due: float = 0.0
@@ -125,7 +126,7 @@ class ScriptedEngine:
             time.sleep(self.script.delay_s)
         self._expire(now)
         while self.waiting and len(self.running) < self.script.max_sequences:
-            self.running.append(self.waiting.pop(0))
+            self.running.append(self.waiting.popleft())
         outputs: list[SeqOutput] = []
         prefilled = 0
         for row in self.running:
@@ -202,18 +203,23 @@ class ScriptedEngine:
             row.done = row.done or row.submit.key == key
 
     def _expire(self, now: float) -> None:
+        for row in self.waiting:
+            if row.submit.queue_deadline is not None and now > row.submit.queue_deadline:
+                self._too_late(row, "queue_timeout_ms")
         for row in (*self.waiting, *self.running):
-            submit = row.submit
-            queued_out = row in self.waiting and submit.queue_deadline is not None and now > submit.queue_deadline
-            if not row.done and (queued_out or (submit.deadline is not None and now > submit.deadline)):
-                field_name = "queue_timeout_ms" if queued_out else "deadline_ms"
-                error = SeqError(key=submit.key, code=Code.DEADLINE_EXCEEDED, message="out of time", field=field_name)
-                self.errors += [error] if row.choice == 0 else []
-                row.done = True
+            if row.submit.deadline is not None and now > row.submit.deadline:
+                self._too_late(row, "deadline_ms")
         self._drop_done()
 
+    def _too_late(self, row: _Row, field_name: str) -> None:
+        if row.choice == 0 and not row.done:
+            key, code = row.submit.key, Code.DEADLINE_EXCEEDED
+            self.errors.append(SeqError(key=key, code=code, message="out of time", field=field_name))
+        row.done = True
+
     def _drop_done(self) -> None:
-        self.waiting = [row for row in self.waiting if not row.done]
+        if any(row.done for row in self.waiting):
+            self.waiting = deque(row for row in self.waiting if not row.done)
         self.running = [row for row in self.running if not row.done]
 
     def _states(self, now: float) -> list[SeqState]:

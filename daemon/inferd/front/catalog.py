@@ -34,14 +34,21 @@ class Catalog(Protocol):
 
 
 class StoreCatalog:
-    """The models of the store, and any GGUF file or Hugging Face directory by its path."""
+    """The models of the store, and any GGUF file or Hugging Face directory by its path.
+
+    What was opened by its path once is known by the path's last part from then on.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._paths: dict[str, str] = {}
 
     def resolve(self, name: str) -> Found:
-        path = self._store.resolve(name).absolute()
-        return Found(_short(name, path), str(path), weight_file_bytes(path))
+        path = self._store.resolve(self._paths.get(name, name)).absolute()
+        short = _short(name, path)
+        if short != name:
+            self._paths[short] = str(path)
+        return Found(short, str(path), weight_file_bytes(path))
 
     def list(self) -> list[ModelInfo]:
         return self._store.list()

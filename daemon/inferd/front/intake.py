@@ -149,6 +149,7 @@ class Intake:
             model.last_step = self._loop.clock()
         model.num_submitted += 1
         request.submitted, request.state = True, "waiting"
+        self._metrics.count("prompt_tokens_total", len(prompt))
         model.channel.send(
             Submit(
                 key=request.key,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENGINE_MODULE = "inferd.engine.worker"
 TEXT_MODULE = "inferd.text"
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def serve(config: Config, *, model: str | None, paths: RuntimePaths) -> int:
@@ -36,7 +36,7 @@ def serve(config: Config, *, model: str | None, paths: RuntimePaths) -> int:
     catalog = StoreCatalog(Store(paths.models))
     wanted = model or config.default_model
     try:
-        default = _resolve(catalog, wanted) if model or config.preload else wanted
+        default = _default(catalog, wanted) if model or config.preload else wanted
         return run(config, paths, catalog, default=default, engine_module=ENGINE_MODULE)
     except StartError as error:
         print(f"inferd: {error}", file=sys.stderr)
@@ -84,18 +84,17 @@ def run(
     return 0
 
 
-def _resolve(catalog: Catalog, wanted: str) -> str:
-    """Check that the default model is there before anything is bound."""
+def _default(catalog: Catalog, wanted: str) -> str:
+    """Return the name of the default model, which must be there before anything is bound."""
     try:
-        catalog.resolve(wanted)
+        return catalog.resolve(wanted).name
     except ValueError as error:
         raise StartError(str(error), EX_NOINPUT) from None
-    return wanted
 
 
 @contextmanager
 def _signals(daemon: FrontDaemon) -> Iterator[None]:
-    """Turn SIGTERM and SIGINT into a drain, the second into an immediate stop; the loop is woken by a byte."""
+    """Turn a stop signal into a drain, the second into an immediate stop; the loop is woken by a byte."""
     reader, writer = socket.socketpair()
     reader.setblocking(False)
     writer.setblocking(False)

@@ -10,7 +10,7 @@ from inferd.front.errors import Refusal
 from inferd.front.ledger import PROCESS_BYTES, Ledger, device_key
 from inferd.front.model import Model, ModelState, Outcome
 from inferd.front.workers import Workers
-from inferd.link import Idle, LoadFailed, LoadProgress, Ready, StepReport
+from inferd.link import Dying, Idle, LoadFailed, LoadProgress, Ready, StepReport
 from inferd_client.protocol import Code
 
 if TYPE_CHECKING:
@@ -230,6 +230,8 @@ class Models:
         elif isinstance(message, LoadFailed):
             model.failure = (message.code, message.message)
             self._workers.kill(model)
+        elif isinstance(message, Dying):
+            model.failure = (Code.MODEL_LOAD_FAILED, message.message)
         else:
             assert isinstance(message, Idle)
             model.stalled = False
@@ -273,7 +275,7 @@ class Models:
         self._log.error("engine lost", model=model.name, why=why, requests=len(model.requests))
         if was_loaded:
             model.note_death(now, [r for r in model.requests.values() if r.submitted])
-            self.listener.engine_lost(model, how)
+            self.listener.engine_lost(model, told or how)
         else:
             model.failed_loads += 1
             if not told:

@@ -1,7 +1,8 @@
 """The text process seen from the front: jobs in, results out, killed and started anew when it hangs.
 
-It works in order, one message at a time, so the oldest unanswered message is the one it is at: that one
-is given up when it takes too long or the process dies on it; what waits behind it is sent again.
+It works in order, so the oldest unanswered message is the one it is at: that one is given up when it takes
+too long. When the process dies, answers may have died with it: what it had is sent again one at a time,
+and what is alone with it at a second death is given up.
 """
 
 from __future__ import annotations
@@ -43,7 +44,6 @@ class _Item:
     message: TextOpen | TextJob
     done: OnResult | None = None
     cancelled: bool = False
-    deaths: int = 0
 
 
 class Texts:
@@ -77,6 +77,8 @@ class Texts:
         self._since = 0.0
         """When the process began with the oldest sent message."""
         self._failures = 0
+        self._careful = 0
+        """So many answers are still awaited one at a time."""
         self._pausing = False
         loop.after(WATCH_S, self._watch)
 
@@ -117,7 +119,7 @@ class Texts:
         """Start the process if there is none, and send it as much as it may have."""
         if self._channel is None and self._waiting and not self._pausing:
             self._start()
-        while self._channel is not None and self._waiting and len(self._sent) < AHEAD:
+        while self._channel is not None and self._waiting and len(self._sent) < (1 if self._careful else AHEAD):
             item = self._waiting.popleft()
             if item.cancelled:
                 continue
@@ -155,6 +157,7 @@ class Texts:
         item = self._sent.popleft()
         self._since = self._loop.clock()
         self._failures = 0
+        self._careful = max(0, self._careful - 1)
         if isinstance(answer, TextReady):
             self._errors[answer.model] = answer.error
             return
@@ -181,11 +184,8 @@ class Texts:
         assert self._channel is not None
         for answer in self._channel.recv_all():
             self._answered(answer)
-        if self._sent:
-            oldest = self._sent[0]
-            oldest.deaths += 1
-            if oldest.deaths > 1:
-                self._give_up_oldest("the text process died on it twice")
+        if self._sent and self._careful:
+            self._give_up_oldest("ended the text process twice")
         status = self._child.exit_status
         self._restart("died: " + describe_exit(status if status is not None else -9))
 
@@ -204,10 +204,10 @@ class Texts:
         self._metrics.count("text_restarts_total")
         self._clear()
         unanswered = [*self._sent, *self._waiting]
+        self._careful = len(self._models) + sum(isinstance(item.message, TextJob) for item in self._sent)
         self._sent.clear()
         jobs = [item for item in unanswered if isinstance(item.message, TextJob)]
-        deaths = {item.message.model: item.deaths for item in unanswered if isinstance(item.message, TextOpen)}
-        opens = [_Item(message, deaths=deaths.get(name, 0)) for name, message in self._models.items()]
+        opens = [_Item(message) for message in self._models.values()]
         self._waiting = deque([*opens, *jobs])
         self._retry_later(why)
 
