@@ -140,16 +140,20 @@ def test_drafts_at_temperature_one_keep_the_distribution(small: Path, filters: d
     assert statistic < CRITICAL.get(len(kept) - 1, 13.82), (counts, wanted)
 
 
-def test_penalties_count_the_drafts_before_a_row(llama: Path) -> None:
+def test_penalties_count_the_drafts_before_a_row(small: Path) -> None:
     """1.11 with penalties: a row after drafts is penalised for them, as if they were output already."""
-    kinds = ({"frequency_penalty": 0.4}, {"presence_penalty": 1.0, "temperature": 0.7}, {"repetition_penalty": 1.5})
-    requests = [submit(str(i), [FIRST, 5], 40, **({"temperature": 1.0} | kind)) for i, kind in enumerate(kinds)]
+    kinds = ({"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repetition_penalty": 3.0})
+    requests = [
+        submit(f"{index} {seed}", [5], 8, temperature=1.0, seed=seed, **kind)
+        for index, kind in enumerate(kinds)
+        for seed in range(0, 3000, 100)
+    ]
     seen: list[dict[Any, list[int]]] = []
-    for drafter in (None, Guess(range(FIRST, FIRST + 4))):
-        rig = with_draft(llama, drafter, max_draft=3)
-        rig.tap.on_row = give(LOGITS, FIRST)
+    for drafter in (None, Guess(range(FIRST, FIRST + 5))):
+        rig = with_draft(small, drafter, max_draft=4)
+        rig.tap.on_row = give((1.2, 1.1, 1.0, 1.0, 0.9), FIRST)
         seen.append({at: result.ids for at, result in rig.run(requests).items()})
-    assert rig.accepted > 10
+    assert rig.accepted > 50
     assert seen[0] == seen[1]
 
 
