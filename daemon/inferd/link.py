@@ -185,7 +185,13 @@ class Idle(Msg, tag="idle"):
     now: float
 
 
-EngineOut = LoadProgress | Ready | LoadFailed | StepReport | Idle
+class Dying(Msg, tag="dying"):
+    """Last words of a worker whose engine raised: it exits after them, and its requests are lost."""
+
+    message: str
+
+
+EngineOut = LoadProgress | Ready | LoadFailed | StepReport | Idle | Dying
 
 
 # --- front to text process --------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from inferd.channel import Channel
 from inferd.engine.settings import WorkerSettings
-from inferd.link import Abort, Idle, LoadFailed, LoadProgress, Ready, StepReport, Stop, Submit, engine_in
+from inferd.link import Abort, Dying, Idle, LoadFailed, LoadProgress, Ready, StepReport, Stop, Submit, engine_in
 from inferd.load.errors import LoadError
 from inferd.plugin.errors import PluginError
 from inferd_client.protocol import Code
@@ -45,7 +45,7 @@ class ServedEngine(Protocol):
 
 
 def main(arguments: list[str], build: Build) -> int:
-    """Load, say so, serve until told to stop; the exit code. What `step` raises ends the process."""
+    """Load, say so, serve until told to stop; the exit code. What `step` raises ends it, and the front is told."""
     link, settings_file = arguments
     settings = WorkerSettings.load(Path(settings_file))
     channel = Channel(link, bind=True, decoder=engine_in)
@@ -58,8 +58,13 @@ def main(arguments: list[str], build: Build) -> int:
         channel.close()
         return EX_LOAD
     channel.send(Ready(card=card, pid=os.getpid()))
-    serve(channel, engine)
-    channel.close()
+    try:
+        serve(channel, engine)
+    except Exception as error:
+        channel.send(Dying(message=f"{type(error).__name__}: {_one_line(error)}"))
+        raise
+    finally:
+        channel.close()
     return 0
 
 
