@@ -12,6 +12,7 @@ import torch
 from tests.equivalence import smollm2_oracle
 from tests.equivalence.oracle import Greedy, greedy
 
+
 class Wanted(NamedTuple):
     """A prompt and its continuation."""
 

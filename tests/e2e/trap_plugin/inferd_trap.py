@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import time
 from typing import Any, NamedTuple
 
@@ -16,22 +18,24 @@ SLOW_S = 0.05
 
 @hookimpl
 def inferd_attention_backends() -> list[PluginSpec]:
-    return [
-        PluginSpec(
-            name="trap",
-            kind="attention",
-            target="inferd_trap:TrapAttention",
-            capabilities=Capabilities(kv_formats=frozenset({"fp32"})),
-            exactness="token",
-            baseline="torch",
-            priority=-5,
-        )
-    ]
+    return [_spec("trap", "TrapAttention"), _spec("dying", "DyingAttention")]
+
+
+def _spec(name: str, target: str) -> PluginSpec:
+    return PluginSpec(
+        name=name,
+        kind="attention",
+        target=f"inferd_trap:{target}",
+        capabilities=Capabilities(kv_formats=frozenset({"fp32"})),
+        exactness="token",
+        baseline="torch",
+        priority=-5,
+    )
 
 
 def __getattr__(name: str) -> Any:
-    """Make the class when the engine asks for it: describing the plugin must not import torch."""
-    if name != "TrapAttention":
+    """Make the classes when the engine asks for them: describing plugins must not import torch."""
+    if name not in ("TrapAttention", "DyingAttention"):
         raise AttributeError(name)
     from inferd_plugins.attention.torch import TorchAttention
 
@@ -56,4 +60,8 @@ def __getattr__(name: str) -> Any:
                 out[plan.poisoned[: len(out)]] = float("nan")
             return out
 
-    return TrapAttention
+    class DyingAttention(TorchAttention):
+        def kv_layout(self, group: Any, format: Any, block_size: int) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return TrapAttention if name == "TrapAttention" else DyingAttention
