@@ -169,6 +169,7 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"top_p": 0.5},
     {"top_p": 0.9},
     {"min_p": 0.5},
+    {"min_p": 1.0},
     {"top_k": 5, "top_p": 0.7},
     {"min_p": 0.1, "top_k": 7, "top_p": 0.8},
     {"top_k": 1},

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from inferd.link import Submit
 from inferd.plugin.types import DraftOutcome, DraftSequence
 from tests.equivalence.choice import support
 from tests.equivalence.levers import Knowing
@@ -140,21 +141,46 @@ def test_drafts_at_temperature_one_keep_the_distribution(small: Path, filters: d
     assert statistic < CRITICAL.get(len(kept) - 1, 13.82), (counts, wanted)
 
 
-def test_penalties_count_the_drafts_before_a_row(small: Path) -> None:
-    """1.11 with penalties: a row after drafts is penalised for them, as if they were output already."""
-    kinds = ({"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repetition_penalty": 3.0})
-    requests = [
+HISTORY: tuple[dict[str, Any], ...] = (
+    {"frequency_penalty": 2.0},
+    {"presence_penalty": 2.0},
+    {"repetition_penalty": 3.0},
+    {"bad_word_ids": ((10, 11), (11, 12), (12, 10), (13, 13), (14, 10, 10))},
+    {"min_tokens": 6, "eos_ids": (11,)},
+)
+"""What depends on the output so far."""
+
+
+def with_history() -> list[Submit]:
+    return [
         submit(f"{index} {seed}", [5], 8, temperature=1.0, seed=seed, **kind)
-        for index, kind in enumerate(kinds)
+        for index, kind in enumerate(HISTORY)
         for seed in range(0, 3000, 100)
     ]
-    seen: list[dict[Any, list[int]]] = []
-    for drafter in (None, Guess(range(FIRST, FIRST + 5))):
-        rig = with_draft(small, drafter, max_draft=4)
-        rig.tap.on_row = give((1.2, 1.1, 1.0, 1.0, 0.9), FIRST)
-        seen.append({at: result.ids for at, result in rig.run(requests).items()})
+
+
+def flat_answers(rig: Rig) -> dict[tuple[str, int], list[int]]:
+    """Run them on five tokens that are about as likely."""
+    rig.tap.on_row, rig.tap.keep_rows = give((1.2, 1.1, 1.0, 1.0, 0.9), FIRST), False
+    results = rig.run(with_history())
+    assert all(result.error is None for result in results.values())
+    for index in range(len(HISTORY)):
+        preempted = [r for (key, _), r in results.items() if r.preemptions and key.startswith(str(index))]
+        assert len(preempted) >= 5 or rig.scheduler.shape.num_blocks == 64
+    return {at: result.ids for at, result in results.items()}
+
+
+def test_a_row_after_drafts_counts_them_as_output(small: Path) -> None:
+    """1.11 with penalties, bad words and min_tokens: a row sees the drafts before it."""
+    rig = with_draft(small, Guess(range(FIRST, FIRST + 5)), max_draft=4)
+    assert flat_answers(rig) == flat_answers(build(small))
     assert rig.accepted > 50
-    assert seen[0] == seen[1]
+
+
+def test_a_preempted_sequence_keeps_its_history(small: Path) -> None:
+    """1.3: what the sampler knows of a sequence is known again when it comes back."""
+    rig = build(small, blocks=10, block_size=1, context=10, batch=4, prefix_cache=False)
+    assert flat_answers(rig) == flat_answers(build(small))
 
 
 def test_rows_after_rejected_drafts_never_count(llama: Path) -> None:
