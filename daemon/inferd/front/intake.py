@@ -170,7 +170,7 @@ class Intake:
 
 
 def _digest(prompt: list[int], message: Generate) -> bytes:
-    """Name a request by all that the engine sees of it."""
+    """Name a request by all that the engine sees of it but its seed, which differs from try to try."""
     digest = hashlib.blake2b(array("q", prompt).tobytes(), digest_size=16)
-    digest.update(msgspec.msgpack.encode(message.sampling))
+    digest.update(msgspec.msgpack.encode(msgspec.structs.replace(message.sampling, seed=None)))
     return digest.digest()

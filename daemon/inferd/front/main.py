@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ENGINE_MODULE = "inferd.engine.worker"
 TEXT_MODULE = "inferd.text"
+FILES = 16384
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -55,6 +57,7 @@ def run(
     announce: Callable[[], None] = lambda: None,
 ) -> int:
     """Bind, serve, unbind. Raises StartError. `announce` is called once clients can connect."""
+    _raise_file_limit()
     gc.freeze()  # modules and code live as long as we do: no collection need look at them again
     log = make_logger(config.log, "front")
     sockets = open_sockets(config.daemon, paths)
@@ -82,6 +85,14 @@ def run(
             daemon.close()
         sockets.close(paths)
     return 0
+
+
+def _raise_file_limit() -> None:
+    """Allow as many connections as the system lets us; its soft default of 1024 files is less than our clients."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _default(catalog: Catalog, wanted: str) -> str:

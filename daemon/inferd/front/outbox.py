@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from inferd_client.protocol import FinishReason, TokenLogprob
 
 
+MESSAGE_BYTES = 64
+"""Of a `tokens` message besides its content."""
+
+
 @dataclass(slots=True)
 class Piece:
     """Output of one choice that has not got its sequence number yet."""
@@ -26,9 +30,9 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Bytes it will take, roughly."""
+        """Bytes of its content, roughly."""
         logprobs = sum(16 + 12 * len(p.top) for part in (self.logprobs, self.prompt_logprobs) for p in part or () if p)
-        return 64 + len(self.text) + 4 * len(self.ids) + logprobs
+        return len(self.text) + 4 * len(self.ids) + logprobs
 
     def merge(self, later: Piece) -> None:
         """Append what came after."""
@@ -100,13 +104,14 @@ class Outbox:
 
     def put_piece(self, stream: Stream, piece: Piece) -> None:
         """Queue output, or add it to what already waits of the same choice."""
-        self.output_bytes += piece.size
         waiting = self._growing.get((id(stream), piece.choice))
         if waiting is not None and waiting.piece is not None:
             waiting.size += piece.size
+            self.output_bytes += piece.size
             waiting.piece.merge(piece)
             return
-        waiting = _Waiting(piece.size, stream=stream, piece=piece)
+        waiting = _Waiting(MESSAGE_BYTES + piece.size, stream=stream, piece=piece)
+        self.output_bytes += waiting.size
         self._growing[id(stream), piece.choice] = waiting
         self._queue.append(waiting)
 

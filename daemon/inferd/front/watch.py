@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from inferd.log import Logger
 
 TICK_S = 0.25
+IDLE_STALL_S = 5.0
+"""Least silence of an idle worker that counts: it signs life once a second."""
 
 
 class Watch:
@@ -34,8 +36,9 @@ class Watch:
         self._loop.after(TICK_S, self._tick)
 
     def _check(self, model: Model, silent_s: float) -> None:
-        if silent_s > 2 * self._stall_s:
+        stall_s = self._stall_s if model.num_submitted else max(self._stall_s, IDLE_STALL_S)
+        if silent_s > 2 * stall_s:
             self._models.give_up_worker(model, f"no step for {silent_s:.0f} s, killed")
-        elif silent_s > self._stall_s and not model.stalled:
+        elif silent_s > stall_s and not model.stalled:
             self._log.warning("engine stalled", model=model.name, seconds=round(silent_s))
             self._models.stalled(model)
