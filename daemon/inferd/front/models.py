@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from inferd.front.errors import Refusal
 from inferd.front.ledger import PROCESS_BYTES, Ledger, device_key
+from inferd.front.loads import LoadQueue
 from inferd.front.model import Model, ModelState, Outcome
 from inferd.front.workers import Workers
 from inferd.link import Dying, Idle, LoadFailed, LoadProgress, Ready, StepReport
@@ -16,25 +16,11 @@ from inferd_client.protocol import Code
 if TYPE_CHECKING:
     from inferd.config.schema import Config
     from inferd.front.catalog import Catalog
+    from inferd.front.listener import Listener
     from inferd.front.loop import Loop
     from inferd.link import EngineOut
     from inferd.log import Logger
     from inferd.metrics import Metrics
-
-
-class Listener(Protocol):
-    """Who serves requests with the models."""
-
-    def model_ready(self, model: Model) -> None: ...
-    def model_failed(self, model: Model, code: Code, why: str) -> None:
-        """The model will not come; its requests end."""
-        ...
-
-    def engine_lost(self, model: Model, why: str) -> None:
-        """The worker died; what was in it ends, the rest waits for its successor."""
-        ...
-
-    def engine_report(self, model: Model, report: StepReport) -> None: ...
 
 
 class Models:
@@ -66,8 +52,9 @@ class Models:
         self._models: dict[str, Model] = {}
         self._names: dict[str, str] = {}
         """What was asked for, to the name of the model it meant."""
-        self._loads: deque[Model] = deque()
-        """Waiting for a worker, the first maybe for memory."""
+        self._loads = LoadQueue(
+            ledger, is_busy=self._one_loads, start=self._start, make_room=self._make_room, refuse=self._refuse
+        )
 
     def all(self) -> list[Model]:
         return list(self._models.values())
@@ -161,25 +148,15 @@ class Models:
     # --- loading ------------------------------------------------------------------------------
 
     def _queue_load(self, model: Model, state: ModelState) -> None:
-        self._loads.append(model)
-        self._set(model, state, "waiting for another load" if len(self._loads) > 1 else "starting")
-        self._loop.after(0, self._advance)
+        waiting = self._loads.add(model)
+        self._set(model, state, "waiting for another load" if waiting > 1 else "starting")
+        self._loop.after(0, self._loads.advance)
 
-    def _advance(self) -> None:
-        """Start the next load if none runs and there is memory, or can be."""
-        while self._loads and not any(m.child and m.state in ("loading", "restarting") for m in self._models.values()):
-            model = self._loads[0]
-            need = model.file_bytes + PROCESS_BYTES
-            grant = self._ledger.grant(model.device, model.name, need)
-            if grant is None:
-                if self._make_room(model):
-                    return
-                self._loads.popleft()
-                why = self._ledger.explain(model.device, need)
-                self._give_up(model, Code.MODEL_LOAD_FAILED, f"{model.name} {why}", forget=True)
-                continue
-            self._loads.popleft()
-            self._start(model, model.config.engine.memory or grant)
+    def _one_loads(self) -> bool:
+        return any(m.child is not None and m.state in ("loading", "restarting") for m in self._models.values())
+
+    def _refuse(self, model: Model, why: str) -> None:
+        self._give_up(model, Code.MODEL_LOAD_FAILED, f"{model.name} {why}", forget=True)
 
     def _make_room(self, model: Model) -> bool:
         """Unload the model idle for longest; True when one is on its way out."""
@@ -252,7 +229,7 @@ class Models:
         self.listener.model_ready(model)
         model.idle_since = now
         self._leave_if_idle(model)
-        self._advance()
+        self._loads.advance()
 
     def _exited(self, model: Model, how: str) -> None:
         """The worker is gone, on purpose or not."""
@@ -267,7 +244,7 @@ class Models:
             self._forget(model)
             self._answer(model.loaded, Code.MODEL_LOAD_FAILED, f"{model.name} was unloaded before it was ready")
             self._answer(model.unloaded, None, "unloaded")
-            self._advance()
+            self._loads.advance()
             return
         code, told = model.failure
         model.failure = (Code.MODEL_LOAD_FAILED, "")
@@ -287,7 +264,7 @@ class Models:
             model.restarts += 1
             self._set(model, "restarting", why)
             self._loop.after(model.backoff_s, lambda: self._restart(model))
-        self._advance()
+        self._loads.advance()
 
     def _restart(self, model: Model) -> None:
         if model.state == "restarting" and self._models.get(model.name) is model:
@@ -297,8 +274,7 @@ class Models:
         """End what waits for the model; keep it as failed, or drop it."""
         assert self.listener is not None
         model.failure = (code, why)
-        if model in self._loads:
-            self._loads.remove(model)
+        self._loads.discard(model)
         self._set(model, "failed", why)
         self._answer(model.loaded, code, why)
         self.listener.model_failed(model, code, why)
