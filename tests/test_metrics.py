@@ -126,3 +126,12 @@ def test_the_retry_hint_falls_with_the_rate_of_completions() -> None:
 def _stats(**values: int) -> StepStats:
     zero = dict.fromkeys(StepStats.__struct_fields__, 0)
     return StepStats(**(zero | {"now": 0.0, "prefill_s": 0.1, "decode_s": 0.0} | values))
+
+
+def test_steps_with_drafts_are_timed_apart() -> None:
+    metrics = Metrics()
+    metrics.step(_stats(now=1, decode_s=2, decoding=1), None)
+    metrics.step(_stats(now=2, decode_s=3, verifying=1), None)
+    metrics.step(_stats(now=3), None)
+    found = metrics.latencies(3.0)
+    assert (found["decode"].count, found["decode"].p50, found["verify"].count, found["verify"].p50) == (1, 2, 1, 3)

@@ -2,8 +2,9 @@
 
 queue = arrival to first scheduled; prefill = first scheduled to first token; TTFT = arrival to first
 token; TPOT = (e2e - TTFT) / (n - 1), none for one token; ITL = gaps between tokens, where k tokens
-that arrive together share the gap before them; e2e = arrival to last token. Counter names follow
-vLLM's with the prefix `inferd_`.
+that arrive together share the gap before them; e2e = arrival to last token. Of engine steps: decode =
+time charged to the decode rows of a step without drafts, verify = of a step that verified drafts.
+Counter names follow vLLM's with the prefix `inferd_`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 WINDOW_S = 300.0
 MAX_SAMPLES = 4096
-LATENCIES = ("queue", "prefill", "ttft", "tpot", "itl", "e2e")
+LATENCIES = ("queue", "prefill", "ttft", "tpot", "itl", "e2e", "decode", "verify")
 
 
 class LatencyWindow:
@@ -124,6 +125,8 @@ class Metrics:
             )
         self.count("spec_decode_num_draft_tokens_total", stats.drafted)
         self.count("spec_decode_num_accepted_tokens_total", stats.accepted)
+        if stats.decode_s > 0:
+            self.record("verify" if stats.verifying else "decode", stats.decode_s, stats.now)
         for counter, field in _TOTALS:
             self.count(counter, getattr(stats, field) - (getattr(previous, field) if previous else 0))
 

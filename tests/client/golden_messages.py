@@ -232,7 +232,31 @@ ANSWERS: list[p.Reply] = [
         ),
     ),
 ]
-EVENTS: list[p.Reply] = [STATUS, p.ModelEvent(seq=4, name="m", state="failed", detail="no shard 2")]
+LATER_STATUS = p.StatusReply(
+    seq=5,
+    models=(p.ModelStatus(name="m", state="ready", stalled=True),),
+    requests=(
+        p.RequestStatus(
+            id="r",
+            client="c",
+            model="m",
+            state="prefill",
+            prompt_tokens=9,
+            output_tokens=0,
+            age_s=0.5,
+            done=4,
+            cached_tokens=2,
+            preemptions=1,
+            priority=-3,
+        ),
+    ),
+)
+"""What later 1.x added to reports."""
+EVENTS: list[p.Reply] = [
+    STATUS,
+    p.ModelEvent(seq=4, name="m", state="failed", detail="no shard 2"),
+    LATER_STATUS,
+]
 
 SIDES = {
     "data": (DATA, p.data_decoder),

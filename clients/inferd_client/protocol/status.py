@@ -61,6 +61,8 @@ class ModelStatus(Reply):
     """Seconds until an idle unload; None = never or busy."""
     progress_age_s: float | None = None
     """Seconds since the engine last finished a step, while it has work."""
+    stalled: bool = False
+    """It gave no sign of progress for longer than is allowed."""
 
 
 class Latency(Reply):
@@ -81,6 +83,11 @@ class RequestStatus(Reply):
     output_tokens: int
     age_s: float
     reason: str = ""
+    done: int = 0
+    """Prompt tokens computed so far, in state prefill."""
+    cached_tokens: int = 0
+    preemptions: int = 0
+    priority: int = 0
 
 
 class StatusReply(Reply, tag="status"):
@@ -104,7 +111,7 @@ class StatusReply(Reply, tag="status"):
     counters: dict[str, float] = {}
     """Monotonic totals under their Prometheus names."""
     latency: dict[str, Latency] = {}
-    """By name: queue, prefill, ttft, tpot, itl, e2e."""
+    """By name: queue, prefill, ttft, tpot, itl, e2e of requests; decode, verify of engine steps."""
     warnings: tuple[str, ...] = ()
 
 

@@ -154,4 +154,5 @@ class Model:
             restarts=self.restarts,
             expires_s=self.expires_in(now),
             progress_age_s=self.progress_age(now),
+            stalled=self.stalled,
         )

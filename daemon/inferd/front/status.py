@@ -111,6 +111,10 @@ class StatusBuilder:
                 output_tokens=request.num_output,
                 age_s=now - request.arrival,
                 reason=request.reason,
+                done=request.done if request.state == "prefill" else 0,
+                cached_tokens=request.cached_tokens,
+                preemptions=request.usage.preemptions,
+                priority=request.message.priority,
             )
             for request in islice(self._requests.live.values(), MAX_REQUESTS)
         )
