@@ -103,7 +103,8 @@ class Assembly:
             choice.logprobs = (choice.logprobs or []) + list(item.logprobs)
         if item.prompt_logprobs is not None:
             self.completion.prompt_logprobs = item.prompt_logprobs
-        return Piece(item.text, item.ids, item.choice, item.logprobs, item.prompt_logprobs, item.finish)
+        self.completion.spelling.update(item.spelling)
+        return Piece(item.text, item.ids, item.choice, item.logprobs, item.prompt_logprobs, item.finish, item.spelling)
 
     def _done(self, item: p.Done) -> None:
         self.done = True

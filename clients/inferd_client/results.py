@@ -18,6 +18,8 @@ class Piece:
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     finish: FinishReason | None = None
     """Set on the last piece of its choice."""
+    spelling: dict[int, bytes] = field(default_factory=dict)
+    """Bytes of the token ids in its logprobs."""
 
     def __str__(self) -> str:
         return self.text
@@ -49,6 +51,8 @@ class Completion:
     max_tokens: int | None = None
     """The limit the daemon resolved."""
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    spelling: dict[int, bytes] = field(default_factory=dict)
+    """Bytes of every token id in the logprobs."""
     usage: Usage | None = None
     timings: Timings | None = None
 

@@ -231,6 +231,7 @@ ANSWERS: list[p.Reply] = [
             ),
         ),
     ),
+    p.Tokens(id="r", seq=2, ids=(5,), logprobs=(LOGPROB,), spelling={5: b"\xc3", 6: b"\x9f"}),
 ]
 LATER_STATUS = p.StatusReply(
     seq=5,

@@ -12,7 +12,7 @@ import msgspec
 
 from inferd_client import protocol as p
 
-SIMPLE = {str: "string", int: "int", float: "float", bool: "bool", Any: "any", type(None): "nil"}
+SIMPLE = {str: "string", int: "int", float: "float", bool: "bool", bytes: "bytes", Any: "any", type(None): "nil"}
 
 
 def structs() -> dict[str, type[msgspec.Struct]]:

@@ -76,6 +76,8 @@ class Tokens(Reply, tag="tokens"):
     ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    spelling: dict[int, bytes] = {}
+    """With logprobs: the bytes of every token id in them; a special token has none."""
     finish: FinishReason | None = None
     """Set on the last message of a choice."""
 

@@ -38,6 +38,8 @@ class FakeDaemon:
     `script` says what it answers and how it fails:
 
         reply            text of every answer; absent: the prompt is said back
+        answers          [{"match": TEXT, "reply": TEXT}, ...]: other answers to prompts that contain TEXT; of several
+                         that match, the last
         delay_s          seconds a token takes
         models           names it offers; the first is the default
         context          tokens of prompt and answer in all

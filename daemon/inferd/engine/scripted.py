@@ -49,6 +49,13 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens before a die or segv."""
 
 
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said to prompts that contain `match`."""
+
+    match: str
+    reply: str
+
+
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the engine behaves."""
 
@@ -58,6 +65,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of each model's file, for the ledger."""
     reply: str | None = None
     """Text of every answer; None = the prompt said back. It repeats when EOS is ignored."""
+    answers: tuple[Answer, ...] = ()
+    """In place of `reply`; of several that match, the last, so that a chat can go on."""
     delay_s: float = 0.0
     """Time of a step."""
     context: int = 4096
@@ -109,9 +118,15 @@ class ScriptedEngine:
     def submit(self, submit: Submit) -> None:
         text = bytes(token for token in submit.prompt if token < 256).decode(errors="replace")
         fault = next((fault for fault in self.script.faults if fault.match in text), None)
-        words = text if self.script.reply is None else self.script.reply
+        words = self._words(text)
         answer = [*words.encode(), *([] if submit.sampling.ignore_eos else [EOS])]
         self.waiting += [_Row(submit, choice, answer, fault) for choice in range(submit.sampling.n)]
+
+    def _words(self, prompt: str) -> str:
+        for answer in reversed(self.script.answers):
+            if answer.match in prompt:
+                return answer.reply
+        return prompt if self.script.reply is None else self.script.reply
 
     def abort(self, key: str, choice: int | None = None) -> None:
         for row in (*self.waiting, *self.running):

@@ -10,9 +10,11 @@ from inferd.process import guard
 if __name__ == "__main__":
     guard()
 
+import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from inferd.channel import Channel
@@ -20,10 +22,21 @@ from inferd.link import TextClose, TextIn, TextJob, TextOpen, TextReady, TextRes
 from inferd.load.vocab_bytes import byte_vocabulary
 
 
-def render(messages: list[Any]) -> str:
-    """Return what the template of the byte vocabulary makes of a chat."""
-    turns = [f"<|im_start|>{m['role']}\n{m.get('content') or ''}<|im_end|>\n" for m in messages]
-    return "".join(turns) + "<|im_start|>assistant\n"
+def render(messages: list[Any], tools: list[Any] | None = None, arguments: Mapping[str, Any] | None = None) -> str:
+    """Return what the template of the byte vocabulary makes of a chat.
+
+    Beyond that template it shows template arguments, tools and tool calls, the latter as Hermes writes them.
+    """
+    head = [f"<|im_start|>{name}\n{json.dumps(value)}<|im_end|>\n" for name, value in (arguments or {}).items()]
+    if tools:
+        head.append(f"<|im_start|>tools\n{json.dumps(tools)}<|im_end|>\n")
+    turns = [f"<|im_start|>{m['role']}\n{m.get('content') or ''}{_calls(m)}<|im_end|>\n" for m in messages]
+    return "".join(head + turns) + "<|im_start|>assistant\n"
+
+
+def _calls(message: dict[str, Any]) -> str:
+    calls = [json.dumps(call["function"]) for call in message.get("tool_calls") or ()]
+    return "".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
 
 
 def answer(message: TextIn) -> TextReady | TextResult | None:
@@ -36,7 +49,7 @@ def answer(message: TextIn) -> TextReady | TextResult | None:
 
 
 def _job(job: TextJob) -> TextResult:
-    chat = None if job.messages is None else render(job.messages)
+    chat = None if job.messages is None else render(job.messages, job.tools, job.template_args)
     text = job.text or "" if chat is None else chat
     if "<hang>" in text:
         time.sleep(3600)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inferd_client.protocol import Reply, Tokens
@@ -27,18 +27,20 @@ class Piece:
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     finish: FinishReason | None = None
+    spelling: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """Bytes of its content, roughly."""
         logprobs = sum(16 + 12 * len(p.top) for part in (self.logprobs, self.prompt_logprobs) for p in part or () if p)
-        return len(self.text) + 4 * len(self.ids) + logprobs
+        return len(self.text) + 4 * len(self.ids) + logprobs + 10 * len(self.spelling)
 
     def merge(self, later: Piece) -> None:
         """Append what came after."""
         self.text += later.text
         self.ids += later.ids
         self.finish = later.finish or self.finish
+        self.spelling |= later.spelling
         if later.logprobs is not None:
             self.logprobs = (self.logprobs or ()) + later.logprobs
         if later.prompt_logprobs is not None:
@@ -54,6 +56,7 @@ class Piece:
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
             finish=self.finish,
+            spelling=self.spelling,
         )
 
 

@@ -9,6 +9,8 @@ from inferd.front.outbox import Piece
 from inferd.link import Abort
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from inferd.front.intake import Intake
     from inferd.front.loop import Loop
     from inferd.front.model import Model
@@ -76,6 +78,8 @@ class Outputs:
             return  # ended here by a stop string; this was on its way
         self._note(request, choice, output)
         piece = _piece(choice, output, keep_stop=request.message.sampling.include_stop)
+        if request.model.card is not None:
+            piece.spelling = _spelling(piece, request.model.card.pieces)
         self._measure(choice, len(piece.ids), now)
         if choice.finish is not None and output.finish is None and request.model.channel is not None:
             request.model.channel.send(Abort(key=request.key, choice=output.choice))
@@ -120,6 +124,13 @@ def _piece(choice: Choice, output: SeqOutput, *, keep_stop: bool) -> Piece:
         prompt_logprobs=output.prompt_logprobs,
         finish=finish,
     )
+
+
+def _spelling(piece: Piece, table: Sequence[bytes]) -> dict[int, bytes]:
+    """Return the bytes of every token id in the log-probabilities of a piece; clients have no vocabulary."""
+    entries = [entry for part in (piece.logprobs, piece.prompt_logprobs) for entry in part or () if entry is not None]
+    ids = {token for entry in entries for token in (entry.token, *(other for other, _ in entry.top))}
+    return {token: table[token] for token in ids if token < len(table)}
 
 
 def _cut(logprobs: tuple[TokenLogprob, ...] | None, used: int) -> tuple[TokenLogprob, ...] | None:
