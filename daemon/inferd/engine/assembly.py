@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
@@ -22,15 +22,20 @@ from inferd.plugin.manager import PluginManager
 from inferd.plugin.resolution import Resolution
 from inferd.plugin.resolver import resolve
 from inferd.plugin.types import KINDS, Kind, KVFormat, KVLayout, ModelSpec, Placement, ProbeContext
+from inferd_kernels.linear import default_kernels
 
 if TYPE_CHECKING:
     from inferd.config.schema import Config, Engine
     from inferd.engine.settings import WorkerSettings
     from inferd.engine.shape import EngineShape
+    from inferd.model.decoder import Decoder
     from inferd.plugin.contracts import Architecture
 
 Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total)."""
+
+DEVICE_RESERVE = 0.08
+"""Share of a GPU's memory left to the desktop and to allocations the sizes do not foresee."""
 
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -53,6 +58,11 @@ class Assembly:
     @property
     def engine(self) -> Engine:
         return self.settings.config.engine
+
+    @property
+    def linear(self) -> Literal["auto", "native", "torch"]:
+        """Which linear kernels to use; native ones exist on the CPU only."""
+        return self.engine.linear if self.device.startswith("cpu") else "torch"
 
     @property
     def kv_bytes(self) -> int:
@@ -99,6 +109,7 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         placement=placement,
         expand_gqa=assembly.engine.expand_gqa,
         progress=progress,
+        kernels=default_kernels(assembly.linear),
     )
     return Runner(
         decoder,
@@ -109,7 +120,20 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         dtype=TORCH_DTYPES[assembly.dtype],
         strategy=resolution.parallel,
         placement=placement,
+        capture=not why_eager(assembly, decoder),
     )
+
+
+def why_eager(assembly: Assembly, decoder: Decoder) -> str:
+    """Return why the steps of this model are not recorded; empty = they are."""
+    plugins = assembly.resolution.not_capture_safe
+    if plugins:
+        return f"not capture-safe: {', '.join(plugins)}"
+    if assembly.placement.world > 1:
+        return "the model runs on several ranks"
+    if not assembly.device.startswith("cpu"):
+        return "no step capture on this device yet"
+    return decoder.eager_because
 
 
 def choose_device(wanted: str) -> str:
@@ -160,6 +184,14 @@ def _kv_format(engine: Engine, dtype: str) -> KVFormat:
     return next(known for known in get_args(KVFormat) if known == wanted)
 
 
+def _grant(settings: WorkerSettings, device: str) -> int:
+    """Return the bytes this worker may use: the ledger speaks of the host, a GPU is asked itself."""
+    if not device.startswith("cuda"):
+        return settings.memory
+    free, total = torch.cuda.mem_get_info(torch.device(device))
+    return max(0, free - int(total * DEVICE_RESERVE))
+
+
 def _shape(
     settings: WorkerSettings,
     checkpoint: Checkpoint,
@@ -172,7 +204,7 @@ def _shape(
     engine = settings.config.engine
     inner = max(layer.mlp.inner for layer in spec.layers)
     budget = MemoryBudget(
-        grant=settings.memory or engine.memory,
+        grant=engine.memory or _grant(settings, device),
         weights=weight_bytes(checkpoint.tensors().values(), dtype),
         activations=activation_bytes(
             engine.token_budget or 512, spec.hidden_size, inner, spec.vocab_size, engine.max_sequences
