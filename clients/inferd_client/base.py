@@ -40,7 +40,7 @@ class ClientBase:
         self.endpoints = endpoints or Endpoints.in_dir(default_runtime_dir() if runtime is None else runtime)
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or RetryPolicy()
-        self._name = name or f"python-{os.getpid()}"
+        self._name = (name or f"python-{os.getpid()}").encode(errors="replace").decode()
         self._wait_for_daemon = wait_for_daemon
         self._curve = curve
         self._closed = False

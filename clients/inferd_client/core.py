@@ -330,17 +330,23 @@ class Core:
         link = self.links[call.channel]
         if call.sent or call.ended or now < call.not_before or not link.welcomed:
             return
-        frames = p.encode(call.wire_message())
+        try:
+            frames = p.encode(call.wire_message())
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:  # half a character, foreign objects
+            self._refuse_here(call, f"the request cannot be encoded: {error}")
+            return
         limit = self.welcome.limits.max_frame if self.welcome else p.MAX_FRAME
         if len(frames[-1]) > limit:
-            message = f"the request has {len(frames[-1])} bytes, the daemon takes {limit}"
-            self._forget(call)
-            call.sink(InvalidParam(message, limit=limit, request_id=call.message.id))
+            self._refuse_here(call, f"the request has {len(frames[-1])} bytes, the daemon takes {limit}", limit)
             return
         call.sent = True
         call.tries += not call.resent
         link.last_out = now
         self.actions.append(Action("send", link.channel, frames))
+
+    def _refuse_here(self, call: Call, message: str, limit: int | None = None) -> None:
+        self._forget(call)
+        call.sink(InvalidParam(message, limit=limit, request_id=call.message.id))
 
     def _send(self, link: Link, message: p.Hello | p.Ping | p.Cancel, now: float) -> None:
         link.last_out = now

@@ -90,6 +90,28 @@ def test_max_frame_is_enforced_here():
     assert items[0].limit == 1000
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        p.Generate(id="r", prompt="half a pair \ud83d"),
+        p.Generate(id="r", messages=[p.Message(role="user", content="\udcff")]),
+        p.Generate(id="r", prompt="x", tools=[{"name": object()}]),
+        p.Generate(id="r", prompt_ids=[2**70]),
+        p.Cancel(id="r", request="\ud800"),
+    ],
+    ids=["text", "message", "object", "number", "id"],
+)
+def test_what_cannot_be_encoded_fails_its_call_only(message):
+    bench = Bench()
+    _, good = bench.call(generate("good"))
+    bench.up()
+    _, items = bench.call(message)
+    assert kinds(items) == ["InvalidParam"]
+    assert "cannot be encoded" in str(items[0])
+    bench.answer(done("good"))
+    assert kinds(good) == ["Done"]
+
+
 def test_the_first_call_fails_with_the_remedy_when_nobody_answers():
     bench = Bench()
     _, items = bench.call(generate(), timeouts=Timeouts(connect=2.0))
