@@ -92,6 +92,13 @@ def test_stop_strings_end_a_choice(client: Raw, stop: tuple[str, ...], include: 
     assert stopped_by == (stop[-1] if stop[-1] in "ABCDEF!" else 257)
 
 
+@pytest.mark.parametrize(("least", "text"), [(0, "ab"), (2, "ab"), (3, "abcab"), (5, "abcab"), (6, "abcabcab")])
+def test_a_stop_string_does_not_end_the_output_before_min_tokens(client: Raw, least: int, text: str) -> None:
+    said, done = client.run("abcabcabc", stop=("c",), min_tokens=least, max_tokens=9)
+    assert said == text
+    assert done.usage.completion_tokens == len(said) + 1
+
+
 def test_a_stop_string_frees_the_engine(client: Raw) -> None:
     _, done = client.run("abc" * 10, stop=("c",), ignore_eos=True)
     assert done.usage.completion_tokens == 3

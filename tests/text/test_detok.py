@@ -72,6 +72,28 @@ def test_stop_strings_cut_the_one_shot_text(ids, cuts, stops, include):
         assert used == len(ids)
 
 
+@given(st.text("AB", max_size=20), cuts, st.lists(st.text("AB", min_size=1, max_size=3), max_size=3), st.integers(0, 9))
+@settings(max_examples=200, deadline=None)
+def test_a_stop_complete_within_the_first_ids_does_not_count(text, cuts, stops, least):
+    """One id a character: the earliest end past `least` wins, though its head may lie before."""
+    out = TextStream(BYTES, (), stops, min_ids=least)
+    ids, got = list(text.encode()), ""
+    for size in (*cuts, len(ids)):
+        got += out.push(ids[:size]).text
+        del ids[:size]
+    got += out.finish()
+    ends = [(end, -len(s), s) for s in stops for end in range(least + 1, len(text) + 1) if text[:end].endswith(s)]
+    end, length, stop = min(ends, default=(len(text), 0, None))
+    assert (got, out.stop) == (text[: end + length], stop)
+
+
+def test_a_flush_within_the_first_ids_completes_no_stop():
+    for least, stop in ((1, "\ufffd"), (2, None)):
+        out = TextStream(BYTES, (), ("\ufffd",), min_ids=least)
+        assert out.push([97, 0xF0]).text == "a"
+        assert (out.finish(), out.stop) == ("" if stop else "\ufffd", stop)
+
+
 @given(tokens, stops)
 @settings(max_examples=200, deadline=None)
 def test_the_ids_used_are_the_fewest_that_hold_the_stop(ids, stops):

@@ -36,7 +36,9 @@ class TextStream:
         special_ids: Collection[int],
         stop: Iterable[str] = (),
         include_stop: bool = False,
+        min_ids: int = 0,
     ) -> None:
+        """A stop string that is complete within the first `min_ids` ids does not count."""
         self.stop: str | None = None
         """The stop string found, also when only `finish` completed it."""
         self._pieces = pieces
@@ -44,6 +46,7 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._matcher = StopMatcher(stop)
         self._include_stop = include_stop
+        self._ids_to_ignore = min_ids
         self._held = ""
 
     def push(self, ids: Sequence[int]) -> Delta:
@@ -54,16 +57,17 @@ class TextStream:
             if self.stop is not None:
                 break
             used += 1
+            ignore, self._ids_to_ignore = self._ids_to_ignore > 0, self._ids_to_ignore - 1
             piece = self._piece(token)
             if piece:
-                out.append(self._accept(self._decoder.decode(piece)))
+                out.append(self._accept(self._decoder.decode(piece), ignore=ignore))
         return Delta("".join(out), self.stop, used)
 
     def finish(self) -> str:
         """Return what was held back; the stream is over."""
         if self.stop is not None:
             return ""
-        text = self._accept(self._decoder.decode(b"", True))
+        text = self._accept(self._decoder.decode(b"", True), ignore=self._ids_to_ignore >= 0)
         if self.stop is None:
             text, self._held = text + self._held, ""
         return text
@@ -73,11 +77,11 @@ class TextStream:
             return b""
         return self._pieces[token]
 
-    def _accept(self, text: str) -> str:
+    def _accept(self, text: str, *, ignore: bool) -> str:
         """Add decoded text; return what can no longer be part of a stop string."""
         if self._matcher.idle:
             return text
-        found = self._matcher.feed(text)
+        found = self._matcher.feed(text, ignore=ignore)
         held = self._held + text
         if found is None:
             certain = len(held) - self._matcher.depth
@@ -116,15 +120,15 @@ class StopMatcher:
     def depth(self) -> int:
         return self._depth[self._state]
 
-    def feed(self, text: str) -> tuple[str, int] | None:
-        """Advance over `text`; return (string, end within text) once one is complete."""
+    def feed(self, text: str, *, ignore: bool = False) -> tuple[str, int] | None:
+        """Advance over `text`; return (string, end within text) once one is complete that is not to be ignored."""
         for index, char in enumerate(text):
             state = self._state
             while state and char not in self._next[state]:
                 state = self._fail[state]
             self._state = state = self._next[state].get(char, 0)
             found = self._found[state]
-            if found is not None:
+            if found is not None and not ignore:
                 return found, index + 1
         return None
 

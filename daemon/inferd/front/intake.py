@@ -142,9 +142,8 @@ class Intake:
         sampling = message.sampling
         request.seed = sampling.seed if sampling.seed is not None else secrets.randbits(SEED_BITS)
         special = frozenset(card.special_ids)
-        request.choices = [
-            Choice(TextStream(card.pieces, special, sampling.stop, sampling.include_stop)) for _ in range(sampling.n)
-        ]
+        stops = (sampling.stop, sampling.include_stop, sampling.min_tokens)
+        request.choices = [Choice(TextStream(card.pieces, special, *stops)) for _ in range(sampling.n)]
         if not model.num_submitted:
             model.last_step = self._loop.clock()
         model.num_submitted += 1
