@@ -105,7 +105,7 @@ class AsyncClient(ClientBase):
         return (await self._ask(message, p.Ok, on_progress, self._patient)).detail
 
     async def unload(self, model: str, *, force: bool = False) -> str:
-        """Unload a model once its requests are done, or cancel them with `force`. Raises UnknownModel."""
+        """Unload a model once its requests are done, or cancel them with `force`; say `unloaded` or `not loaded`."""
         return (await self._ask(p.Unload(id=new_id(), model=model, force=force), p.Ok, timeouts=self._patient)).detail
 
     async def drain(self, timeout_s: float | None = None) -> str:

@@ -73,6 +73,7 @@ def test_a_poison_request_beside_good_ones_is_refused_in_the_end(poison: str) ->
         third = client.finish(client.generate(poison, seed=1))
         assert (third.code, third.retry_safe) == (p.Code.ENGINE_LOST, False)
         assert "refused" in third.message
+        assert ("last: SIGSEGV" if poison == "segv-now" else "last: ") in third.message
         assert client.run("good 0")[0] == "good 0"
         assert worker_pid(client) == pid
         assert model(client).restarts == 2

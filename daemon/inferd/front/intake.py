@@ -135,7 +135,10 @@ class Intake:
             request.max_tokens = check_prompt(message, prompt, card)
             request.digest = _digest(prompt, message)
             if model.suspects.get(request.digest, 0) >= POISONOUS:
-                raise Refusal(Code.ENGINE_LOST, f"this request was in the engine at {POISONOUS} of its deaths; refused")
+                text = (
+                    f"refused: this request was in the engine at {POISONOUS} of its deaths (last: {model.last_death})"
+                )
+                raise Refusal(Code.ENGINE_LOST, text)
         except Refusal as refusal:
             self._requests.fail(request, refusal)
             return

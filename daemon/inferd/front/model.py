@@ -58,6 +58,7 @@ class Model:
     load_total: int = 0
     restarts: int = 0
     deaths: deque[float] = field(default_factory=deque)
+    last_death: str = ""
     failed_loads: int = 0
     suspects: dict[bytes, int] = field(default_factory=dict)
     last_step: float = 0.0
@@ -94,9 +95,10 @@ class Model:
             return None
         return self.idle_since + self.keep_alive_s - now
 
-    def note_death(self, now: float, running: list[Request]) -> None:
-        """Remember when the worker died and which requests were in it."""
+    def note_death(self, now: float, why: str, running: list[Request]) -> None:
+        """Remember when and why the worker died and which requests were in it."""
         self.deaths.append(now)
+        self.last_death = why
         while self.deaths[0] < now - DEATH_WINDOW_S:
             self.deaths.popleft()
         for request in running:

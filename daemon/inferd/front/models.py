@@ -251,12 +251,12 @@ class Models:
         why = told or f"the engine ended while {'serving' if was_loaded else 'loading'}: {how}"
         self._log.error("engine lost", model=model.name, why=why, requests=len(model.requests))
         if was_loaded:
-            model.note_death(now, [r for r in model.requests.values() if r.submitted])
+            model.note_death(now, told or how, [r for r in model.requests.values() if r.submitted])
             self.listener.engine_lost(model, told or how)
         else:
             model.failed_loads += 1
             if not told:
-                model.note_death(now, [])
+                model.note_death(now, how, [])
         self._metrics.count("worker_restarts_total")
         if model.hopeless or state == "draining":
             self._give_up(model, code, why, forget=state == "draining")

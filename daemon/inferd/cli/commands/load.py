@@ -31,8 +31,8 @@ def unload(state: State, model: str, force: bool) -> None:
     from inferd.cli.connect import connect
 
     with connect(state) as client:
-        client.unload(_absolute(model), force=force)
-    note(f"{model} is unloaded")
+        detail = client.unload(_absolute(model), force=force)
+    note(f"{model} is {detail}")
 
 
 def _absolute(model: str) -> str:
