@@ -71,7 +71,8 @@ class TappedExecutor(Executor):
         """Of rows that are not sampled: made for prompt log-probabilities, in the order of their chunks."""
         self._running = running
         self._pending: list[tuple[EngineSequence, tuple[int, ...]]] | None = None
-        inner.runner.decoder = TappedDecoder(inner.runner.decoder, self._take)
+        runner: Any = inner.runner
+        runner.decoder = TappedDecoder(runner.decoder, self._take)
 
     def submit(self, batch: Batch) -> None:
         by_slot = {seq.slot: seq for seq in self._running()}
@@ -240,7 +241,8 @@ def build(
 def submit(key: str, prompt: Sequence[int], max_tokens: int | None = 12, **fields: Any) -> Submit:
     """Make a request; greedy unless it says otherwise."""
     names = ("client", "eos_ids", "bad_word_ids", "priority", "deadline")
-    outer = {name: fields.pop(name) for name in names if name in fields}
+    outer: dict[str, Any] = {"client": "c"}
+    outer |= {name: fields.pop(name) for name in names if name in fields}
     sampling = SamplingParams(**({"temperature": 0.0, "seed": 0, "max_tokens": max_tokens} | fields))
     assert sampling.problem() is None
-    return Submit(key=key, prompt=list(prompt), sampling=sampling, **({"client": "c"} | outer))
+    return Submit(key=key, prompt=list(prompt), sampling=sampling, **outer)

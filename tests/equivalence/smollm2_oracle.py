@@ -36,7 +36,7 @@ def load(path: Path) -> Any:
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     reader = gguf.GGUFReader(path)
-    config = LlamaConfig(**_config(reader), attn_implementation="eager")
+    config = LlamaConfig(**_config(reader))
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
     model.model.rotary_emb = LlamaRotaryEmbedding(config)
@@ -54,6 +54,7 @@ def _config(reader: gguf.GGUFReader) -> dict[str, Any]:
         return reader.fields[f"llama.{name}"].contents()
 
     return {
+        "attn_implementation": "eager",
         "vocab_size": int(field("vocab_size")),
         "hidden_size": int(field("embedding_length")),
         "intermediate_size": int(field("feed_forward_length")),

@@ -32,6 +32,7 @@ FIXED = (
 def check(model: Model, mix: Mix, tally: Tally) -> Counter[str]:
     """Run all prompts at once, then all again where a cache is warm now; return what happened."""
     rig = build_mix(model, mix)
+    hits = 0
     for turn in ("cold", "warm") if mix.caches else ("cold",):
         hits, first = rig.hits, len(rig.tap.rows)
         results = rig.run([submit(f"{turn}{i}", prompt, NEW_TOKENS) for i, prompt in enumerate(PROMPTS)])

@@ -144,7 +144,7 @@ def test_every_parameter_comes_from_the_file(tmp_path: Path, shards: int) -> Non
 def test_llama_rows_are_unpermuted_and_qwen2_rows_are_not(tmp_path: Path, heads: int, kv_heads: int) -> None:
     """5.6: the same weights as GGUF and in Hugging Face form give the same logits."""
     for arch, write in (("llama", tiny_llama), ("qwen2", tiny_qwen2)):
-        options = {"heads": heads, "kv_heads": kv_heads}
+        options: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads}
         want = hf_logits(write(tmp_path / arch, **options), PROMPT)[-1]
         assert relative_error(last_logits(tiny_gguf(tmp_path / f"{arch}-gguf", arch=arch, **options)), want) <= 1e-5
 

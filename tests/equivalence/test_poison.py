@@ -90,7 +90,8 @@ def test_poison_in_an_owned_slot_is_seen(model: Callable[[str], Model]) -> None:
 
     rig.tap.before_step = spoil
     results = rig.run([submit(str(i), prompt, NEW_TOKENS) for i, prompt in enumerate(PROMPTS)])
-    assert results["5", 0].error is not None
-    assert results["5", 0].error.code == "numeric_error"
+    error = results["5", 0].error
+    assert error is not None
+    assert error.code == "numeric_error"
     for i in range(5):
         Tally().ids(model("llama").oracle[i], results[str(i), 0].ids)

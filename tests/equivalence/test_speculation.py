@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inferd.link import Submit
+from inferd.link import SeqOutput, Submit
 from inferd.plugin.types import DraftOutcome, DraftSequence
 from tests.equivalence.choice import support
 from tests.equivalence.levers import Knowing
@@ -37,17 +37,16 @@ def test_an_end_inside_accepted_drafts_ends_the_output(llama: Path, prompt: list
     rig = with_draft(llama, Knowing([[*prompt, *plain]], wrong=0.0))
     for j in range(1, 9):
         for fields in ({"eos_ids": (plain[j],)}, {"stop_token_ids": (plain[j],)}):
-            heard: list[int] = []
-            drafted, accepted = rig.engine.scheduler.journal.num_accepted, 0
+            heard: list[SeqOutput] = []
+            before = rig.accepted
             rig.engine.submit(submit("e", prompt, 12, **fields))
             while rig.engine.has_work:
-                for output in rig.step().outputs:
-                    heard += output.ids
-                    accepted = output.accepted
-            assert heard == plain[: plain.index(plain[j]) + 1]
-            assert output.finish == "stop"
-            assert output.stop_token == plain[j]
-            assert rig.accepted - drafted == accepted <= len(heard) - 1
+                heard += rig.step().outputs
+            ids = [token for output in heard for token in output.ids]
+            assert ids == plain[: plain.index(plain[j]) + 1]
+            assert [output.finish for output in heard] == [None] * (len(heard) - 1) + ["stop"]
+            assert heard[-1].stop_token == plain[j]
+            assert rig.accepted - before == heard[-1].accepted <= len(ids) - 1
             rig.assert_empty()
     assert rig.accepted > 20
 
