@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 class DeficitRoundRobin:
     """Share tokens over clients (Shreedhar and Varghese, 1996), with the rounds counted in closed form.
 
-    A client may go when its deficit covers the cost of its next sequence; if nobody's does, rounds of
-    `quantum` are credited. Debt (output tokens are charged after the fact) is worked off by the same
-    rounds; a client without waiting work saves nothing up.
+    A client may go while it is not in debt, whatever its next sequence costs: all is charged after the
+    fact, as output has to be. So a newcomer with a long prompt need not first wait for as many tokens of
+    others; it owes them afterwards. If everybody is in debt, rounds of `quantum` are credited. A client
+    without waiting work saves nothing up.
     """
 
     __slots__ = ("_deficits", "_quantum")
@@ -24,25 +25,25 @@ class DeficitRoundRobin:
         self._quantum = quantum
         self._deficits: dict[str, int] = {}
 
-    def choose(self, costs: dict[str, int]) -> str:
-        """Return whose turn it is among clients and the costs of their next sequences."""
-        for client in costs:
+    def choose(self, waiting: Collection[str]) -> str:
+        """Return whose turn it is among clients with waiting work."""
+        for client in waiting:
             self._deficits.setdefault(client, 0)
         chosen, rounds = "", -1
         for client, deficit in self._deficits.items():
-            if client in costs:
-                missing = max(0, -((deficit - costs[client]) // self._quantum))
+            if client in waiting:
+                missing = max(0, -(deficit // self._quantum))
                 if rounds < 0 or missing < rounds:
                     chosen, rounds = client, missing
                     if not missing:
                         break
         if rounds:
-            self._credit(rounds * self._quantum, costs)
+            self._credit(rounds * self._quantum, waiting)
         return chosen
 
-    def _credit(self, tokens: int, costs: dict[str, int]) -> None:
+    def _credit(self, tokens: int, waiting: Collection[str]) -> None:
         for client, deficit in list(self._deficits.items()):
-            if client in costs or deficit + tokens < 0:
+            if client in waiting or deficit + tokens < 0:
                 self._deficits[client] = deficit + tokens
             else:
                 del self._deficits[client]
@@ -129,7 +130,7 @@ class WaitingQueue:
         """Yield waiting sequences in the order of their turns, best first; none is taken out."""
         passed: dict[tuple[int, str], int] = {}
         while heads := self._heads(now, passed):
-            client = self._shares.choose({client: _cost(seq) for client, seq in heads.items()})
+            client = self._shares.choose(heads)
             seq = heads[client]
             passed[seq.priority, seq.client] = passed.get((seq.priority, seq.client), 0) + 1
             yield seq
