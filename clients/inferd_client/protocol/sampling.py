@@ -24,7 +24,8 @@ class SamplingParams(Request):
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
     seed: int | None = None
-    """None = a fresh one, returned in `done`. Choice i uses seed + i."""
+    """None = a fresh one, returned in `done`. Choice i uses seed + i. The same seed draws the same noise for
+    any prompt."""
     n: int = 1
     max_tokens: int | None = None
     """None = up to the end of the context."""
@@ -35,7 +36,8 @@ class SamplingParams(Request):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
-    """Top alternatives reported for each output token besides the sampled one (0 = only it)."""
+    """Top alternatives reported for each output token besides the sampled one (0 = only it). Log-softmax of
+    the raw logits: before temperature, penalties, biases and filters."""
     prompt_logprobs: int | None = None
     bad_words: tuple[str, ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
