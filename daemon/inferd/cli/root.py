@@ -25,6 +25,7 @@ COMMANDS = {
     "unload": Lazy(f"{_HERE}.load:unload", "End a model's worker and free its memory."),
     "status": Lazy(f"{_HERE}.status:status", "Show what the daemon is doing."),
     "top": Lazy(f"{_HERE}.top:top", "Watch the daemon live."),
+    "gateway": Lazy(f"{_HERE}.gateway:gateway", "Serve an OpenAI-compatible HTTP API."),
     "stop": Lazy(f"{_HERE}.stop:stop", "Drain the daemon and wait for its end."),
     "cancel": Lazy(f"{_HERE}.cancel:cancel", "Cancel a request."),
     "render": Lazy(f"{_HERE}.render:render", "Show what a chat becomes through the template."),

@@ -1,0 +1,31 @@
+"""`GET /health` and `GET /metrics`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from inferd_client import InferdError
+
+from .gateway import gateway_of
+from .prometheus import CONTENT_TYPE, exposition
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+async def health(request: Request) -> Response:
+    """200 when the default model can answer, else 503. Asked without a token, so it tells no more than that."""
+    try:
+        status = await gateway_of(request).client.status()
+    except InferdError:
+        return JSONResponse({"status": "no daemon"}, 503)
+    if status.state != "serving":
+        return JSONResponse({"status": status.state}, 503)
+    return JSONResponse({"status": "ok" if status.ready else "loading"}, 200 if status.ready else 503)
+
+
+async def metrics(request: Request) -> Response:
+    return PlainTextResponse(exposition(await gateway_of(request).client.status()), media_type=CONTENT_TYPE)
