@@ -89,8 +89,8 @@ def decode(frames: Sequence[bytes], decoder: msgspec.msgpack.Decoder[T], *, max_
 
 def field_of(text: str) -> str | None:
     """Find the field a msgspec message speaks of: its path, or the unknown name it quotes."""
-    if " - at `$" in text:
-        return text.rsplit(" - at `$", 1)[1].rstrip("`").lstrip(".") or None
+    if "`$" in text:  # at `$.a.b`, or at `key` in `$.a.b`
+        return text.rsplit("`$", 1)[1].rstrip("`").lstrip(".") or None
     return text.split("`")[1] if text.count("`") >= 2 else None
 
 
