@@ -27,7 +27,7 @@ class Gateway:
         self.client = AsyncClient(
             settings.runtime,
             name="inferd-gateway",
-            timeouts=Timeouts(connect=3.0, reconnect=5.0),
+            timeouts=Timeouts(connect=3.0, reconnect=3.0),
             retry=RetryPolicy(codes=frozenset({Code.ENGINE_LOST})),  # a full queue is told to the HTTP client
         )
         self.templates = Templates(self.client, settings.tool_format)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, PlainTextResponse
@@ -15,12 +16,16 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+PATIENCE_S = 2.0
+"""With a daemon that should answer in a tenth of a second."""
+
 
 async def health(request: Request) -> Response:
     """200 when the default model can answer, else 503. Asked without a token, so it tells no more than that."""
     try:
-        status = await gateway_of(request).client.status()
-    except InferdError:
+        async with asyncio.timeout(PATIENCE_S):
+            status = await gateway_of(request).client.status()
+    except (InferdError, TimeoutError):
         return JSONResponse({"status": "no daemon"}, 503)
     if status.state != "serving":
         return JSONResponse({"status": status.state}, 503)

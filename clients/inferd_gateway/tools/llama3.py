@@ -67,6 +67,7 @@ class Llama3Parser(ToolParser):
         return text[used:]
 
     def _give_up(self, rest: str, events: list[Event]) -> str:
-        events.append(Text(self._raw))
+        if self._raw:
+            events.append(Text(self._raw))
         self._raw, self._is_text = "", True
         return rest

@@ -88,7 +88,9 @@ class MistralParser(ToolParser):
         value = parse(text)
         if self._name is not None:
             value = [{"name": self._name, "arguments": value}]
-        found = [self.call_of(entry) for entry in value] if isinstance(value, list) else [None]
+        if not isinstance(value, list) or not value:
+            return None
+        found = [self.call_of(entry) for entry in value]
         return [call for call in found if call is not None] if all(found) else None
 
     def _give_up(self, rest: str, events: list[Event]) -> str:
