@@ -23,7 +23,7 @@ ANSWERS = [
     {"match": "endless", "reply": "again and again, "},
 ]
 FAULTS = [
-    {"match": "slow prefill", "kind": "slow_prefill", "seconds": 0.6},
+    {"match": "slow prefill", "kind": "slow_prefill", "seconds": 1.5},
     {"match": "nan now", "kind": "nan"},
     {"match": "never answered", "kind": "silent"},
 ]

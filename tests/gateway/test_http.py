@@ -8,8 +8,11 @@ import time
 from contextlib import closing
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from inferd_client.testing import FakeDaemon
+from inferd_gateway.requests import ChatRequest, CompletionRequest
 from tests.gateway.running import TOKEN, Running, eventually, gateway
 
 CHAT = "/v1/chat/completions"
@@ -69,6 +72,23 @@ def test_bodies_of_chats(running: Running, sent, status, param):
         assert reply.error["message"]
         assert param is None or reply.error["param"] == param
     assert running.chat("hello", model="fake").status == 200
+
+
+FIELDS = [name for kind in (ChatRequest, CompletionRequest) for name in kind.__struct_fields__ if name != "stream"]
+SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from([CHAT, "/v1/completions"]), st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_value_of_any_field_is_our_fault(running: Running, path, fields):
+    sound = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "prompt": "hello", "max_tokens": 2}
+    reply = running.raw("POST", path, json.dumps(sound | fields).encode())
+    assert reply.status in (200, 400, 404), (fields, reply.body)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +218,12 @@ def test_an_error_before_the_first_token_has_its_status(running: Running):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_ends_its_work(daemon: FakeDaemon, running: Running, stream):
     sent = body(messages=[{"role": "user", "content": "never answered"}], stream=stream)
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
     with closing(socket.create_connection(("127.0.0.1", running.port), 10)) as peer:
         client = daemon.client()
-        peer.sendall(head.encode() + f"Content-Length: {len(sent)}\r\n\r\n".encode() + sent)
+        peer.sendall(
+            head.encode() + f"Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n\r\n".encode() + sent
+        )
         eventually(lambda: client.status().requests)
         peer.close()
         eventually(lambda: not client.status().requests)
