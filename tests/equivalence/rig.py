@@ -212,12 +212,17 @@ def build(
     block_size: int = BLOCK_SIZE,
     **engine: Any,
 ) -> Rig:
-    """Load a model as the worker does, with small sizes; `draft` are the options of the draft plugin."""
+    """Load a model as the worker does, with small sizes; `draft` are the options of the draft plugin.
+
+    Linear layers are torch's in float32: the native ones round activations to int8, which the
+    tolerances here would not forgive, and record the step, which the tap could not look into.
+    """
     pins = plugins or {}
     drafting = pins.get("draft", "none") != "none"
     sizes = {
         "dtype": "fp32",
         "device": "cpu",
+        "linear": "torch",
         "block_size": block_size,
         "kv_blocks": blocks,
         "max_context": min(context, blocks * block_size),

@@ -15,7 +15,7 @@ from tests.equivalence.rig import CONTEXT, Rig, submit
 
 GetModel = Callable[[str], Model]
 NAMES = tuple(OPTIONS)
-SAMPLE = random.Random(11).sample(range(len(GRID)), 64)
+SAMPLE = random.Random(11).sample(range(len(GRID)), 60)
 FIXED = (
     Mix(),
     Mix(blocks=ENOUGH, prefix_cache=False),
@@ -98,15 +98,16 @@ def test_chosen_mixes_on_every_model(model: GetModel, name: str) -> None:
     tally.assert_few_skipped()
 
 
-def test_sampled_mixes_take_every_path(model: GetModel) -> None:
+@pytest.mark.parametrize("third", range(3))
+def test_sampled_mixes_take_every_path(model: GetModel, third: int) -> None:
     """Each mix asserts its own path; over all of them every path is common, not an accident."""
     tally, seen = Tally(), Counter[str]()
-    for index in SAMPLE:
+    for index in SAMPLE[third::3]:
         happened = check(model(NAMES[index % len(NAMES)]), GRID[index], tally)
         seen.update({name: 1 for name, count in happened.items() if count})
     tally.assert_few_skipped()
     for name in ("preemptions", "warm hits", "verify rows", "accepted", "rejected", "joined", "mixed steps"):
-        assert seen[name] >= 8, (name, seen)
+        assert seen[name] >= 3, (name, seen)
 
 
 @pytest.mark.full
