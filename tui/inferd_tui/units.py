@@ -44,3 +44,26 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     safe = [[clean_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *safe, strict=True)]
     return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in (headers, *safe)]
+
+
+def short_size(count: int | None) -> str:
+    """Bytes in a few characters: 138M, 1.2G."""
+    if count is None:
+        return NA
+    value, units = float(count), iter("BKMGT")
+    unit = next(units)
+    while abs(value) >= 1000 and unit != "T":
+        value, unit = value / 1024, next(units)
+    return f"{value:.1f}{unit}" if abs(value) < 10 and unit != "B" else f"{value:.0f}{unit}"
+
+
+def rate(value: float | None) -> str:
+    """Something per second."""
+    if value is None:
+        return NA
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def percent(part: float | None, whole: float | None) -> str:
+    """A share; n/a where there is no whole."""
+    return NA if part is None or not whole else f"{100 * part / whole:.1f}%"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from inferd.cli.state import State, pass_state
 if TYPE_CHECKING:
     from inferd_client import Client
     from inferd_client.protocol import StatusReply
+    from inferd_tui.glyphs import Glyphs
 
 KEY_PATIENCE_S = 1.0
 """The full-screen view waits no longer for a snapshot, so that it can end at once."""
@@ -20,40 +22,48 @@ KEY_PATIENCE_S = 1.0
 @click.command()
 @click.option("--once", is_flag=True, help="Print one snapshot and leave.")
 @click.option("--plain", is_flag=True, help="Print snapshots as lines instead of the full-screen view.")
+@click.option("--ascii", "only_ascii", is_flag=True, help="Draw with ASCII alone.")
+@click.option("--light", is_flag=True, help="Start with the light theme.")
 @json_option
 @pass_state
-def top(state: State, once: bool, plain: bool, as_json: bool) -> None:
+def top(state: State, once: bool, plain: bool, only_ascii: bool, light: bool, as_json: bool) -> None:
     """Follow the snapshots that the daemon publishes: full-screen on a terminal, lines elsewhere."""
     from inferd.cli.connect import connect
+    from inferd_tui.glyphs import ASCII, UNICODE
 
+    glyphs = ASCII if only_ascii or not _speaks_unicode() else UNICODE
     with connect(state) as client:
         if once or plain or as_json or not on_terminal():
-            _print(client, once, as_json)
+            _print(client, once, as_json, glyphs)
         else:
-            _full_screen(client)
+            _full_screen(client, glyphs, light)
 
 
-def _print(client: Client, once: bool, as_json: bool) -> None:
+def _speaks_unicode() -> bool:
+    return "utf" in (sys.stdout.encoding or "").lower()
+
+
+def _print(client: Client, once: bool, as_json: bool, glyphs: Glyphs) -> None:
     from inferd_tui.feed import Feed
 
     with Feed(client) as feed:
-        _show(feed.next(), as_json, indent=2 if once else 0)
+        _show(feed.next(), as_json, glyphs, indent=2 if once else 0)
         while not once:
-            _show(feed.next(), as_json, indent=0)
+            _show(feed.next(), as_json, glyphs, indent=0)
 
 
-def _show(snapshot: StatusReply, as_json: bool, *, indent: int) -> None:
+def _show(snapshot: StatusReply, as_json: bool, glyphs: Glyphs, *, indent: int) -> None:
     from inferd_tui.plain import render
 
     if as_json:
         json_line(snapshot, indent=indent)
     else:
-        lines(render(snapshot) if indent else [*render(snapshot), ""])
+        lines(map(glyphs.text, render(snapshot) if indent else [*render(snapshot), ""]))
 
 
-def _full_screen(client: Client) -> None:
+def _full_screen(client: Client, glyphs: Glyphs, light: bool) -> None:
     from inferd_tui.app import Monitor
     from inferd_tui.feed import Feed
 
     with Feed(client, patience_s=KEY_PATIENCE_S) as feed:
-        Monitor(feed).run()
+        Monitor(feed, glyphs=glyphs, light=light).run()

@@ -1,0 +1,1 @@
+"""The parts of the dashboard: one widget a file, each drawn from the newest `Frame` alone."""

@@ -1,0 +1,54 @@
+"""What comes out for what goes in: tokens, requests, prefix hits, drafts; use of the hardware and cost."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from inferd_client.protocol import StatusReply
+from inferd_tui.frame import Frame
+from inferd_tui.history import total
+from inferd_tui.panels.panel import Panel, row
+from inferd_tui.units import NA, number, percent, rate
+
+OUTPUT = "generation_tokens_total"
+PROMPT = "prefill_tokens_total"
+
+
+class Throughput(Panel):
+    """Rates are over the last seconds, shares over all since the daemon's start."""
+
+    def lines(self, frame: Frame, width: int, height: int) -> list[Text]:
+        status = frame.status
+        if status is None:
+            return []
+        return [
+            _speed("output", OUTPUT, frame, width),
+            _speed("prompt", PROMPT, frame, width),
+            row(_requests(status, frame)),
+            row(_prefix(status)),
+            row(_drafts(status)),
+            row(f"MFU {NA}  MBU {NA}  weights/KV time {NA}"),
+            row(f"power {NA}  cost {NA} per M tokens"),
+        ]
+
+
+def _speed(label: str, counter: str, frame: Frame, width: int) -> Text:
+    figure = f"{label:<8}{rate(frame.history.rate(counter)):>8} tok/s "
+    return row(figure, (frame.glyphs.spark(frame.history.rates(counter), width - len(figure)), "cyan"))
+
+
+def _requests(status: StatusReply, frame: Frame) -> str:
+    speed = rate(frame.history.rate("request_success_total"))
+    served, failed = total(status, "request_success_total"), total(status, "request_error_total")
+    return f"requests{speed:>8} /s  ok {number(served)}  failed {number(failed or 0)}"
+
+
+def _prefix(status: StatusReply) -> str:
+    hits, queries = total(status, "prefix_cache_hits_total"), total(status, "prefix_cache_queries_total")
+    return f"prefix  {percent(hits, queries):>8} hit of {number(queries)} asked"
+
+
+def _drafts(status: StatusReply) -> str:
+    drafted = total(status, "spec_decode_num_draft_tokens_total")
+    accepted = total(status, "spec_decode_num_accepted_tokens_total")
+    return f"drafts  {percent(accepted, drafted):>8} kept of {number(drafted or None)} drafted"
