@@ -107,7 +107,7 @@ def test_sampled_mixes_take_every_path(model: GetModel, third: int) -> None:
         seen.update({name: 1 for name, count in happened.items() if count})
     tally.assert_few_skipped()
     for name in ("preemptions", "warm hits", "verify rows", "accepted", "rejected", "joined", "mixed steps"):
-        assert seen[name] >= 3, (name, seen)
+        assert seen[name] >= 2, (name, seen)
 
 
 @pytest.mark.full
