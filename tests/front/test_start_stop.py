@@ -206,7 +206,7 @@ class TestStop:
             assert not Path(f"/proc/{worker}").exists()
             assert [path.name for path in running.runtime.iterdir()] == ["inferd.lock"]
 
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_the_second_signal_means_now(self, number: int) -> None:
         with daemon(delay_s=0.02) as running:
             client = running.client()

@@ -1,4 +1,4 @@
-"""Damaged GGUF files: every header field falsified, cut anywhere, and random bytes (cases.md 5.3, 5.4)."""
+"""Damaged GGUF files: every header field falsified, cut anywhere, and random bytes (CASES.md 5.3, 5.4)."""
 
 from __future__ import annotations
 

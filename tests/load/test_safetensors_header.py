@@ -1,4 +1,4 @@
-"""The header check: truncation, overlaps, holes, and sizes that do not fit (cases.md 5.3)."""
+"""The header check: truncation, overlaps, holes, and sizes that do not fit (CASES.md 5.3)."""
 
 from __future__ import annotations
 

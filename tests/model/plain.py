@@ -21,7 +21,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 def draw_weights(spec: ModelSpec) -> dict[str, torch.Tensor]:
-    """Return weights with power for every parameter (see cases.md), by parameter name."""
+    """Return weights with power for every parameter, by parameter name."""
     out: dict[str, torch.Tensor] = {}
     for name, shape in parameters(spec).items():
         generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {shape}".encode()))

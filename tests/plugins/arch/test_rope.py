@@ -1,4 +1,4 @@
-"""Rope parameters in every spelling give the tables of transformers (cases.md 1.16, 1.17, 5.8)."""
+"""Rope parameters in every spelling give the tables of transformers (CASES.md 1.16, 1.17, 5.8)."""
 
 from __future__ import annotations
 
