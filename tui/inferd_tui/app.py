@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -64,7 +65,8 @@ class Monitor(App[None]):
         time_text: Callable[[], str] = time_of_day,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
+        plain = "NO_COLOR" in os.environ  # textual turns colours into greys where it was not told so first
+        super().__init__(ansi_color=True if plain else None)
         self.source = source
         self.glyphs = glyphs
         self.paused = False
@@ -80,7 +82,7 @@ class Monitor(App[None]):
         self._frame = self._make_frame()
         self._leaving = threading.Event()
         if self.no_color:
-            self.theme = "textual-ansi"
+            self.theme = "ansi-light" if light else "ansi-dark"
         elif light:
             self.theme = "textual-light"
 

@@ -1,0 +1,129 @@
+"""What panels compute: rates from counters, the split of memory, the marks, the journal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferd_client.protocol import DeviceStatus, MemoryEntry, ModelStatus, StatusReply
+from inferd_tui.frame import Frame
+from inferd_tui.glyphs import ASCII, UNICODE
+from inferd_tui.history import History, total
+from inferd_tui.journal import Journal
+from inferd_tui.panels.memory import Memory, split
+from inferd_tui.units import percent, rate, short_size
+
+SHARES = st.lists(st.floats(0, 1), min_size=5, max_size=5)
+
+
+def at(second: float, tokens: float | None, instance: str = "i") -> StatusReply:
+    counters = {} if tokens is None else {"inferd_out_total": tokens}
+    return StatusReply(instance=instance, uptime_s=second, counters=counters)
+
+
+def test_rates_are_over_the_last_seconds() -> None:
+    history = History()
+    assert history.rate("out_total") is None
+    for second in range(21):
+        history.add(at(second, 10.0 * second if second < 10 else 100.0 * second))
+    assert history.rate("out_total") == 100.0
+    assert history.rate("other_total") is None
+    assert history.rates("out_total")[:3] == [10.0] * 3
+    frozen = history.copy()
+    history.add(at(21, 0))
+    assert history.rate("out_total", 0.5) == 0.0
+    assert frozen.rate("out_total") == 100.0
+
+
+def test_close_snapshots_are_skipped_and_a_new_daemon_starts_over() -> None:
+    history = History()
+    for second in (1.0, 1.1, 1.2, 2.0):
+        history.add(at(second, second))
+    assert history.gauge(lambda s: s.uptime_s) == [1.0, 2.0]
+    history.add(at(0.5, 1.0, "other"))
+    assert history.gauge(lambda s: s.uptime_s) == [0.5]
+    assert history.rate("out_total") is None
+
+
+def test_labelled_counters_are_summed() -> None:
+    status = StatusReply(counters={'inferd_e_total{code="a"}': 2, 'inferd_e_total{code="b"}': 3, "inferd_e_totals": 9})
+    assert total(status, "e_total") == 5
+    assert total(status, "x_total") is None
+
+
+@given(SHARES, st.integers(0, 60))
+def test_a_stack_fills_its_width(shares: list[float], width: int) -> None:
+    for glyphs in (UNICODE, ASCII):
+        assert len(glyphs.stack(shares, width)) == width
+        assert len(glyphs.bar(shares[0], width)) == width
+        assert len(glyphs.spark([None, *shares], width)) == width
+
+
+def test_a_little_shows_and_nothing_does_not() -> None:
+    assert ASCII.bar(0.001, 10) == "#........."
+    assert ASCII.bar(0, 10) == ASCII.bar(None, 10) == "." * 10
+    assert ASCII.stack([0.2, 0, 0.3, 0, 0], 10) == "WWkkk....."
+    assert ASCII.spark([None, 0, 1], 4) == "  _#"
+    assert ASCII.text("größe\x1b[1m") == "gr??e?[1m"
+
+
+def test_memory_is_split_among_what_is_known() -> None:
+    model = ModelStatus(
+        name="m", state="ready", device="cpu", weight_bytes=100, kv_bytes=400, kv_blocks_total=4, kv_blocks_free=3
+    )
+    device = DeviceStatus(
+        name="cpu", total_bytes=2000, free_bytes=1000, ledger=(MemoryEntry(owner="m", bytes=700),), unified=False
+    )
+    found = split(StatusReply(models=(model,)), device)
+    assert (found.weights, found.kv_used, found.kv_free, found.process, found.others) == (100, 100, 300, 200, 300)
+    untouched = split(StatusReply(models=(model,)), DeviceStatus(name="cpu", total_bytes=2000, free_bytes=1800))
+    assert (untouched.others, untouched.process) == (None, None)
+    nothing = split(StatusReply(), DeviceStatus(name="cuda:0"))
+    assert (nothing.used, nothing.weights, nothing.kv_used, nothing.kv_free) == (None,) * 4
+
+
+def test_eight_devices_fit_in_what_there_is() -> None:
+    devices = tuple(DeviceStatus(name=f"cuda:{i}", total_bytes=80 << 30, free_bytes=1 << 30) for i in range(8))
+    frame = Frame(status=StatusReply(devices=devices), history=History())
+    lines = [line.plain for line in Memory().lines(frame, 40, 5)]
+    assert lines[0] == "cuda:0: 79G used of 80G"
+    assert (len(lines), lines[-1]) == (5, "and 6 devices more")
+    assert len(Memory().lines(frame, 40, 16)) == 16
+
+
+def test_the_journal_tells_news_once() -> None:
+    journal = Journal(lambda: "now")
+    base = StatusReply(version="1", pid=5, instance="i", warnings=("m is stalled: 3 s",))
+    journal.snapshot(base)
+    journal.snapshot(StatusReply(version="1", instance="i", warnings=("m is stalled: 4 s",), state="draining"))
+    counters = {'inferd_request_error_total{code="overloaded"}': 2.0}
+    journal.snapshot(StatusReply(version="1", instance="i", counters=counters, state="draining"))
+    journal.snapshot(StatusReply(version="1", instance="i", counters=counters, state="draining"))
+    assert journal.lines == (
+        "now watching inferd 1, pid 5, serving",
+        "now warning: m is stalled: 3 s",
+        "now the daemon is draining",
+        "now 2 requests ended with overloaded",
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (short_size(None), "n/a"),
+        (short_size(0), "0B"),
+        (short_size(999), "999B"),
+        (short_size(138 << 20), "138M"),
+        (short_size(1288490189), "1.2G"),
+        (short_size(5 << 50), "5120T"),
+        (rate(None), "n/a"),
+        (rate(0.0), "0.0"),
+        (rate(1234.5), "1,234"),
+        (percent(1, 0), "n/a"),
+        (percent(None, 3), "n/a"),
+        (percent(1, 3), "33.3%"),
+    ],
+)
+def test_units(call: str, wanted: str) -> None:
+    assert call == wanted
