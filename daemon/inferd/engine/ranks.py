@@ -7,6 +7,7 @@ A rank that ends, for whatever reason, ends the step with RuntimeError, and so t
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections import deque
@@ -56,7 +57,9 @@ class RankExecutor(Executor):
 
     def __init__(self, assembly: Assembly, progress: Progress | None = None) -> None:
         self._progress: Progress = progress or (lambda phase, done, total: None)
-        self._folder = tempfile.TemporaryDirectory(prefix="ranks-", dir=assembly.settings.runtime or None)
+        self._folder = tempfile.TemporaryDirectory(
+            prefix=f"ranks-{os.getpid()}-", dir=assembly.settings.runtime or None
+        )
         self._strategy = assembly.resolution.parallel
         self._done: deque[StepOutput] = deque()
         self._ranks: list[_Rank] = []

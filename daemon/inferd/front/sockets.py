@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,7 @@ def open_sockets(settings: Daemon, paths: RuntimePaths) -> Sockets:
     for pattern in STALE:
         for path in paths.runtime.glob(pattern):
             path.unlink(missing_ok=True)
+    remove_rank_folders(paths.runtime)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         with private_files():
@@ -98,6 +100,12 @@ def take_lock(path: Path) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
+
+
+def remove_rank_folders(runtime: Path, pid: int | None = None) -> None:
+    """Remove what a worker that was killed, or all of a daemon that was, left of its ranks' sockets."""
+    for folder in runtime.glob("ranks-*" if pid is None else f"ranks-{pid}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, path: Path, settings: Daemon) -> zmq.Socket[bytes]:

@@ -10,6 +10,7 @@ import zmq
 
 from inferd.channel import Channel, ChannelError, private_files
 from inferd.engine.settings import WorkerSettings
+from inferd.front.sockets import remove_rank_folders
 from inferd.link import Stop, engine_out
 from inferd.process import Child, describe_exit, spawn
 
@@ -123,6 +124,7 @@ class Workers:
         self._loop.remove(channel.socket)
         self._loop.remove(child.pidfd)
         child.reap()
+        remove_rank_folders(self._runtime, child.pid)
         channel.close()
         settings_file.unlink(missing_ok=True)
         model.child = model.channel = None
