@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from inferd_client.protocol import (
     StatusReply,
 )
 
+R = TypeVar("R", bound=msgspec.Struct)
 MIB = 1 << 20
 SLOTS = 64
 BLOCKS = 2912
@@ -83,11 +84,11 @@ class SampleSource:
 
 def traffic(count: int = 120) -> list[StatusReply]:
     """Return snapshots, half a second apart."""
-    totals = dict.fromkeys(("out", "prompt", "done", "drafted", "accepted", "asked", "hits"), 0.0)
+    totals: dict[str, float] = dict.fromkeys(("out", "prompt", "done", "drafted", "accepted", "asked", "hits"), 0.0)
     return [_snapshot(step, totals) for step in range(count)]
 
 
-def edited(status: StatusReply, **changes: Any) -> StatusReply:
+def edited(status: R, **changes: Any) -> R:
     return msgspec.structs.replace(status, **changes)
 
 

@@ -132,7 +132,7 @@ def test_the_models_screen_loads_and_unloads() -> None:
         await pilot.press("m")
         await until(app, "qwen2.5-0.5b")
         await until(app, "max_context = 8,192 (model)")
-        await until(app, "config.json: n")
+        await until(app, "config.json:")
         await pilot.press("down", "l", "up", "u", "y", "escape")
         assert len(app.screen_stack) == 1
         await until(app, "unload smollm2-135m: unload was done")

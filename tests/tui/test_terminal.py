@@ -16,6 +16,7 @@ from typing import Self
 import pytest
 
 from inferd_client import Client
+from inferd_client.endpoints import CONTROL_SOCKET
 from inferd_client.testing import FakeDaemon
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -105,6 +106,9 @@ def test_it_watches_the_real_daemon(default_model: Path, tmp_path: Path) -> None
     with (tmp_path / "log").open("wb") as log:
         daemon = subprocess.Popen(serve, stdout=log, stderr=log)
     try:
+        while not (runtime / CONTROL_SOCKET).exists():
+            assert daemon.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.1)
         with Client(runtime) as client:
             client.generate("Hello", max_tokens=2)
             with Terminal(top(runtime), columns=120, rows=40) as terminal:

@@ -41,7 +41,12 @@ def _model(model: ModelStatus | None, glyphs: Glyphs) -> tuple[str | tuple[str, 
     if model is None:
         return ()
     device = f"{model.device or NA} {model.dtype or NA}"
-    return (glyphs.text(device), GAP, (glyphs.text(model.name), "bold"), f" {model.state}")
+    return (
+        glyphs.text(device),
+        GAP,
+        (glyphs.text(model.name), "bold"),
+        f" {model.state}{', STALLED' if model.stalled else ''}",
+    )
 
 
 def _promise(model: ModelStatus) -> str:

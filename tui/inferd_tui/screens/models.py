@@ -21,7 +21,7 @@ class Models(Listing):
     COMMAND = "models"
     COLUMNS = (
         Column("MODEL", 20, 3),
-        Column("STATE", 11),
+        Column("STATE", 15),
         Column("SIZE", 7, right=True),
         Column("QUANT", 8, 1),
         Column("CONTEXT", 9, right=True),
@@ -75,7 +75,7 @@ class Models(Listing):
 def _cells(model: ModelInfo, live: ModelStatus | None) -> tuple[str, ...]:
     return (
         f"{model.name}{' *' if model.default else ''}",
-        live.state if live else "in store",
+        _state(live) if live else "in store",
         short_size(model.bytes),
         model.quantization or NA,
         number(model.context),
@@ -84,3 +84,7 @@ def _cells(model: ModelInfo, live: ModelStatus | None) -> tuple[str, ...]:
         str(live.restarts) if live else NA,
         model.problem or (live.detail if live else ""),
     )
+
+
+def _state(live: ModelStatus) -> str:
+    return f"{live.state}, stalled" if live.stalled else live.state
