@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import msgspec
@@ -39,7 +41,11 @@ def plan_generate(prompt: str | Sequence[int], options: Mapping[str, Any]) -> Pl
     """Plan a generation from text or token ids. Raises InvalidParam, TypeError for an unknown option."""
     if isinstance(prompt, str):
         return _plan_work({"prompt": prompt}, options)
-    return _plan_work({"prompt_ids": [int(i) for i in prompt]}, options)
+    try:
+        ids = [index(i) for i in prompt]  # numpy's integers too, but no float
+    except TypeError as error:
+        raise InvalidParam(f"prompt: token ids are integers: {error}", field="prompt_ids") from None
+    return _plan_work({"prompt_ids": ids}, options)
 
 
 def plan_chat(messages: Messages, options: Mapping[str, Any]) -> Planned:
@@ -85,13 +91,19 @@ def _plan_work(what: dict[str, Any], options: Mapping[str, Any]) -> Planned:
             fields[name] = rest.pop(name)
     for name, wire_name in (("deadline", "deadline_ms"), ("queue_timeout", "queue_timeout_ms")):
         if (seconds := rest.pop(name, None)) is not None:
-            fields[wire_name] = max(1, round(seconds * 1000))
+            fields[wire_name] = _milliseconds(seconds, name)
     fields["sampling"] = as_sampling(rest.pop("sampling", None), rest)
     _check_id(fields["id"])
     try:
         return Planned(msgspec.convert(fields, p.Generate), **planned)
     except msgspec.ValidationError as error:
         raise InvalidParam(str(error), field=p.field_of(str(error))) from None
+
+
+def _milliseconds(seconds: float, name: str) -> int:
+    if not seconds > 0 or math.isinf(seconds):
+        raise InvalidParam(f"{name}: must be a finite number of seconds above 0, got {seconds}", field=name)
+    return max(1, round(seconds * 1000))
 
 
 def as_sampling(base: p.SamplingParams | None, changes: Mapping[str, Any]) -> p.SamplingParams:

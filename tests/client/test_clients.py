@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -147,12 +148,23 @@ def test_requests_carry_what_was_asked(face, runtime):
         ({"stop": ["", "x"]}, "stop"),
         ({"priority": "high"}, "priority"),
         ({"request_id": "x" * 200}, "request_id"),
+        ({"deadline": math.inf}, "deadline"),
+        ({"deadline": math.nan}, "deadline"),
+        ({"deadline": 0}, "deadline"),
+        ({"queue_timeout": -1.0}, "queue_timeout"),
     ],
 )
 def test_bad_parameters_are_refused_before_anything_is_sent(face, runtime, options, field):
     with face(runtime) as f, pytest.raises(ic.InvalidParam) as caught:
         f.run(lambda c: c.generate("x", **options))
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("prompt", [[1.7], ["a"], [None], [[1]]])
+def test_token_ids_are_integers(face, runtime, prompt):
+    with face(runtime) as f, pytest.raises(ic.InvalidParam) as caught:
+        f.run(lambda c: c.generate(prompt))
+    assert caught.value.field == "prompt_ids"
 
 
 def test_an_unknown_option_is_a_type_error(face, runtime):
