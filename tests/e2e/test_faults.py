@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +49,7 @@ def answer(tiny: Path) -> list[int]:
 def models(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copies of the tiny model, each to be hurt in its own way."""
     folder = tmp_path_factory.mktemp("faulty")
-    for name in ("main", "segv", "dying", "cut"):
+    for name in ("main", "segv", "dying", "raising", "cut"):
         copy_of(tiny, folder, name)
     weights = folder / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
@@ -63,7 +62,7 @@ def faulty(models: Path, site: Path) -> Iterator[Served]:
         "engine": ENGINE | {"max_sequences": 2, "chunk": 8},
         "plugins": {"attention": "trap"},
         "daemon": {"stall_s": 4.0},
-        "models": {"dying": {"plugins": {"attention": "dying"}}},
+        "models": {name: {"plugins": {"attention": name}} for name in ("dying", "raising")},
     }
     with serving(models / "main", config, site) as daemon:
         yield daemon
@@ -149,7 +148,10 @@ def test_what_a_plugin_raises_is_told_to_the_client(models: Path, client: Client
     assert model_of(client, "segv") is None
 
 
-@pytest.mark.parametrize(("name", "why"), [("cut", r"model\.safetensors"), ("dying", "SIGKILL")])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("cut", r"model\.safetensors"), ("dying", "SIGKILL"), ("raising", "KeyError: 'a layout it forgot'")],
+)
 def test_a_model_that_cannot_be_loaded_fails_with_the_reason(
     models: Path, client: Client, answer: list[int], name: str, why: str
 ) -> None:

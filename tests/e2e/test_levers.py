@@ -14,7 +14,7 @@ from inferd_client import Client
 from inferd_client.protocol import ModelStatus
 from inferd_client.results import Completion
 from tests.e2e import oracle
-from tests.e2e.harness import Served, eventually, idle, model_of, ready, serving
+from tests.e2e.harness import Served, eventually, idle, model_of, ready, serving, the_model
 from tests.equivalence.models import NEW_TOKENS, PROMPTS
 from tests.tiny import tiny_gguf, tiny_llama, tiny_qwen2
 
@@ -164,6 +164,6 @@ def test_a_lineup_answers_like_transformers(models: Path, served: Served, client
 def test_an_impossible_pin_is_refused_with_the_nearest_name(models: Path) -> None:
     with serving(models / "llama", {"plugins": {"attention": "torhc"}}) as daemon:
         client = daemon.client()
-        status = eventually(lambda: (s := client.status()).models and s.models[0].state == "failed" and s)
-        assert "torch" in status.models[0].detail
-        assert not status.ready
+        eventually(lambda: the_model(client, "llama").state == "failed")
+        assert "torch" in the_model(client, "llama").detail
+        assert not client.status().ready

@@ -238,7 +238,7 @@ class ScriptedEngine:
         self.running = [row for row in self.running if not row.done]
 
     def _states(self, now: float) -> list[SeqState]:
-        if now < self.states_due:
+        if now < self.states_due or not (self.waiting or self.running):
             return []
         self.states_due = now + STATES_EVERY_S
         waiting = [SeqState(key=r.submit.key, state="waiting", done=0, total=0, reason="slots") for r in self.waiting]

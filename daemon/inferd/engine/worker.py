@@ -10,6 +10,7 @@ if __name__ == "__main__":
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +30,8 @@ PROGRESS_S = 0.2
 """Between two reports of the same phase of a load."""
 EX_LOAD = 3
 """Exit code after a load that failed."""
+FORESEEN = (LoadError, ValueError, OSError, MemoryError, ImportError)
+"""Errors of a load whose text says enough."""
 
 Progress = Callable[[str, int, int], None]
 Build = Callable[[WorkerSettings, Progress], tuple["ServedEngine", "ModelCard"]]
@@ -52,7 +55,9 @@ def main(arguments: list[str], build: Build) -> int:
     try:
         _limit_threads(settings.config.engine.threads)
         engine, card = build(settings, _reporter(channel))
-    except (LoadError, ValueError, OSError, MemoryError, ImportError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the client who asked for the model is told
+        if not isinstance(error, FORESEEN):
+            traceback.print_exc()
         channel.send(LoadFailed(code=_code(error), message=_one_line(error)))
         channel.wait(IDLE_S)  # the front answers by ending this process
         channel.close()
@@ -61,7 +66,7 @@ def main(arguments: list[str], build: Build) -> int:
     try:
         serve(channel, engine)
     except Exception as error:
-        channel.send(Dying(message=f"{type(error).__name__}: {_one_line(error)}"))
+        channel.send(Dying(message=f"{type(error).__name__}: {_text(error)}"))
         raise
     finally:
         channel.close()
@@ -69,10 +74,14 @@ def main(arguments: list[str], build: Build) -> int:
 
 
 def serve(channel: Channel[EngineIn], engine: ServedEngine, clock: Callable[[], float] = time.monotonic) -> None:
-    """Take messages between steps, report each step, sign life when idle; return at `Stop`."""
-    said = clock()
+    """Take messages between steps, report each step, sign life when idle; return at `Stop`.
+
+    An empty step is reported at the start and after an abort that leaves nothing to do: the gauges of
+    the pool go with the reports.
+    """
+    said, untold = clock(), True
     while True:
-        if not engine.has_work:
+        if not (engine.has_work or untold):
             channel.wait(max(0.0, said + IDLE_S - clock()))
         for message in channel.recv_all():
             match message:
@@ -80,11 +89,12 @@ def serve(channel: Channel[EngineIn], engine: ServedEngine, clock: Callable[[], 
                     engine.submit(message)
                 case Abort():
                     engine.abort(message.key, message.choice)
+                    untold = True
                 case Stop():
                     return
-        if engine.has_work:
+        if engine.has_work or untold:
             channel.send(engine.step())
-            said = clock()
+            said, untold = clock(), False
         elif clock() - said >= IDLE_S:
             said = clock()
             channel.send(Idle(now=said))
@@ -121,10 +131,14 @@ def _code(error: Exception) -> Code:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    text = _text(error)
     if isinstance(error, MemoryError):
         return f"not enough memory: {text or 'an allocation failed'}"
-    return text or type(error).__name__
+    return text if text and isinstance(error, FORESEEN) else f"{type(error).__name__}: {text}"
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _build(settings: WorkerSettings, progress: Progress) -> tuple[ServedEngine, ModelCard]:

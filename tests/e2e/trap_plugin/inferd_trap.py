@@ -18,7 +18,7 @@ SLOW_S = 0.05
 
 @hookimpl
 def inferd_attention_backends() -> list[PluginSpec]:
-    return [_spec("trap", "TrapAttention"), _spec("dying", "DyingAttention")]
+    return [_spec("trap", "TrapAttention"), _spec("dying", "DyingAttention"), _spec("raising", "RaisingAttention")]
 
 
 def _spec(name: str, target: str) -> PluginSpec:
@@ -35,7 +35,7 @@ def _spec(name: str, target: str) -> PluginSpec:
 
 def __getattr__(name: str) -> Any:
     """Make the classes when the engine asks for them: describing plugins must not import torch."""
-    if name not in ("TrapAttention", "DyingAttention"):
+    if name not in ("TrapAttention", "DyingAttention", "RaisingAttention"):
         raise AttributeError(name)
     from inferd_plugins.attention.torch import TorchAttention
 
@@ -64,4 +64,8 @@ def __getattr__(name: str) -> Any:
         def kv_layout(self, group: Any, format: Any, block_size: int) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return TrapAttention if name == "TrapAttention" else DyingAttention
+    class RaisingAttention(TorchAttention):
+        def kv_layout(self, group: Any, format: Any, block_size: int) -> Any:
+            raise KeyError("a layout it forgot")
+
+    return {"TrapAttention": TrapAttention, "DyingAttention": DyingAttention}.get(name, RaisingAttention)
