@@ -117,7 +117,9 @@ class FrontDaemon:
 
     def _wind_down(self) -> None:
         """End what is left with an answer, give clients a moment to read it, end the children."""
-        self.requests.end_all(Code.SERVER_SHUTDOWN, "the daemon is shutting down")
+        why = "the daemon is shutting down"
+        self.requests.end_all(Code.SERVER_SHUTDOWN, why)
+        self.models.end_calls(Code.SERVER_SHUTDOWN, why)
         self.events.snapshot()
         self.workers.stop_all()
         until = self.loop.clock() + FLUSH_S

@@ -288,7 +288,16 @@ class Models:
         """End the worker of a draining model that has nothing left to do."""
         if model.state == "draining" and not model.busy:
             self._set(model, "unloading", model.detail)
-            self._workers.stop(model)
+            if model.card is None:
+                self._workers.kill(model)  # it does not listen while it loads, and has nothing to finish
+            else:
+                self._workers.stop(model)
+
+    def end_calls(self, code: Code, why: str) -> None:
+        """Answer who waits for a load or an unload, at the end of the daemon."""
+        for model in self._models.values():
+            self._answer(model.loaded, code, why)
+            self._answer(model.unloaded, None, "unloaded")
 
     def _forget(self, model: Model) -> None:
         if self._models.pop(model.name, None) is not None:
