@@ -2,6 +2,7 @@
 # make test    format, lint, types and tests, as CI runs them (under 10 minutes on 2 cores)
 # make test-full   the same with the large grids whole
 # make lint    format, lint and types only
+# make kernels rebuild the compiled CPU kernels in place, after a change of their sources
 # make clean   remove what make made
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 KEY := $(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 STAMP := $(VENV)/.installed-$(KEY)
 
-.PHONY: help venv demo model lint test test-full clean
+.PHONY: help venv demo model lint test test-full kernels clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -49,6 +50,9 @@ test: lint model
 
 test-full: lint model
 	$(BIN)/python -m pytest -n $(JOBS) -m "full or not full"
+
+kernels: $(STAMP)
+	$(BIN)/python kernels/inferd_kernels/cpu/build.py
 
 clean:
 	rm -rf $(VENV) build dist .ruff_cache .pytest_cache .hypothesis bench-out *.egg-info

@@ -16,8 +16,12 @@ import torch.nn.functional as F
 
 from inferd_kernels.reference.forms import Packed, dequantize
 
-InputFormat = Literal["plain", "int8 rows"]
-"""What `linear` reads: plain float rows, or int8 rows with scales and group sums."""
+InputFormat = Literal["plain", "native rows", "int8 rows"]
+"""What `linear` reads: float rows made by torch, float rows made by a native operator (so that a step can be
+recorded), or int8 rows with scales and group sums."""
+
+Choice = Literal["auto", "native", "torch"]
+"""Which kernels to use on the CPU: native ones where they can be had, only those, or none."""
 
 
 class RowTable(NamedTuple):
@@ -41,21 +45,44 @@ class LinearKernel(ABC):
     input_format: InputFormat = "plain"
     packed: bool = True
     """Computes on the packed form; False: `prepare` made a dequantised copy."""
+    capture_safe: bool = False
+    """Every method can be recorded (see `inferd_kernels.cpu`) or captured in a graph."""
+    rows_of_weight: bool = False
+    """`rows` reads what `prepare` made, so that tied embeddings need no table of their own."""
+
+    def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
+        """Say whether this kernel computes on such a weight with rows of `dtype`."""
+        return True
 
     @abstractmethod
     def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> Any:
         """Copy a weight [N, K] to the device in the order this kernel wants."""
 
     @abstractmethod
-    def linear(self, x: torch.Tensor, weight: Any, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """Return x [T, K] times the weight: [T, N]."""
+    def linear(
+        self,
+        x: Any,
+        weight: Any,
+        bias: torch.Tensor | None = None,
+        *,
+        residual: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return x [T, K], in the input format, times the weight: [T, N], plus `residual` if given.
+
+        `out` is where to put it: a view whose last dimension is contiguous.
+        """
+
+    def empty(self, rows: int, columns: int, like: Any) -> torch.Tensor:
+        """Return memory for the joined output of several weights that read `like`."""
+        return torch.empty(rows, columns, dtype=like.dtype, device=like.device)
 
     def grouped_linear(self, x: torch.Tensor, weights: Sequence[Any], offsets: Sequence[int]) -> torch.Tensor:
         """Multiply rows offsets[e]:offsets[e + 1] of x by weights[e] (experts); returns [T, N]."""
         parts = [self.linear(x[a:b], w) for w, a, b in zip(weights, offsets, offsets[1:], strict=False)]
         return torch.cat(parts)
 
-    def prepare_rows(self, weight: Packed, *, device: str) -> RowTable:
+    def prepare_rows(self, weight: Packed, *, device: str) -> Any:
         """Copy a weight [N, K] to the device for `rows`, in the form it is stored in."""
         planes, form = weight.planes, weight.form
         if any(plane.shape[0] != weight.shape[0] for plane in planes.values()):
@@ -63,10 +90,11 @@ class LinearKernel(ABC):
         placed = {name: plane.to(device, copy=True) for name, plane in planes.items()}
         return RowTable(form, weight.shape, placed, weight.group, weight.zero, weight.permutation)
 
-    def rows(self, table: RowTable, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the rows at `ids` [T] as [T, K] (embedding lookup)."""
+    def rows(self, table: Any, ids: torch.Tensor, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
+        """Return `scale` times the rows at `ids` [T] as [T, K] (embedding lookup)."""
         picked = {name: plane.index_select(0, ids) for name, plane in table.planes.items()}
-        return dequantize(table._replace(shape=(len(ids), *table.shape[1:]), planes=picked)).to(dtype)
+        rows = dequantize(table._replace(shape=(len(ids), *table.shape[1:]), planes=picked)).to(dtype)
+        return rows if scale == 1.0 else rows * scale
 
     def nbytes(self, weight: Any) -> int:
         """Bytes a prepared weight takes on the device."""
@@ -90,10 +118,22 @@ class DenseLinear(LinearKernel):
             return torch.ops.mkldnn._reorder_linear_weight(values, None)
         return values
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def linear(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        residual: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         if weight.is_mkldnn:
-            return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return F.linear(x, weight, bias)
+            y = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        else:
+            y = F.linear(x, weight, bias)
+        if residual is not None:
+            y = residual + y
+        return y if out is None else out.copy_(y)
 
 
 class DequantizedLinear(DenseLinear):
@@ -104,16 +144,42 @@ class DequantizedLinear(DenseLinear):
 
 @dataclass(frozen=True, slots=True)
 class LinearKernels:
-    """Kernels by (form, device type); built once and handed to the loader."""
+    """Kernels by (form, device type), the preferred first; built once and handed to the loader."""
 
-    table: Mapping[tuple[str, str], LinearKernel]
+    table: Mapping[tuple[str, str], LinearKernel | Sequence[LinearKernel]]
     default: LinearKernel
+    missing: str = ""
+    """Why the native kernels are not in the table, where they should be."""
+
+    def candidates(self, form: str, device: str) -> Sequence[LinearKernel]:
+        """All kernels of a form, ending with the one that takes any."""
+        found = self.table.get((form, device.split(":")[0]), ())
+        return [*(found if isinstance(found, Sequence) else (found,)), self.default]
 
     def lookup(self, form: str, device: str) -> LinearKernel:
-        return self.table.get((form, device.split(":")[0]), self.default)
+        """Return the preferred kernel of a form."""
+        return self.candidates(form, device)[0]
+
+    def choose(self, weight: Packed, device: str, dtype: torch.dtype) -> LinearKernel:
+        """Return the preferred kernel that takes this weight."""
+        return next(k for k in self.candidates(weight.form, device) if k.accepts(weight, dtype))
 
 
-def default_kernels() -> LinearKernels:
-    """All kernels of this package."""
+def default_kernels(choice: Choice = "torch") -> LinearKernels:
+    """All kernels of this package. Raises ValueError where `native` ones were asked for and are not built."""
     dense = DenseLinear()
-    return LinearKernels({("dense", "cpu"): dense, ("dense", "cuda"): dense}, DequantizedLinear())
+    table: dict[tuple[str, str], Sequence[LinearKernel]] = {("dense", "cpu"): [dense], ("dense", "cuda"): [dense]}
+    if choice == "torch":
+        return LinearKernels(table, DequantizedLinear())
+    from inferd_kernels.cpu.library import why_missing
+
+    missing = why_missing()
+    if missing and choice == "native":
+        raise ValueError(f"engine.linear = 'native', but {missing}")
+    if not missing:
+        from inferd_kernels.cpu.linear import CpuDenseLinear, CpuPackedLinear
+
+        packed = CpuPackedLinear()
+        table[("dense", "cpu")] = [CpuDenseLinear(), dense]
+        table |= {("u4_group", "cpu"): [packed], ("i8_group", "cpu"): [packed]}
+    return LinearKernels(table, DequantizedLinear(), missing)

@@ -1,12 +1,15 @@
-"""Norms by what the linear layer after them reads: the whole of the fusion contract.
+"""Norms and gates by what the linear layer after them reads: the whole of the fusion contract.
 
-A linear kernel declares its input format; the model asks for the norm that writes it, once, at load.
+A linear kernel declares its input format; the model asks for the norm, and for the gated activation, that
+writes it, once, at load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
 
 from inferd_kernels.reference.norm import rms_norm
 
@@ -16,10 +19,48 @@ if TYPE_CHECKING:
     from inferd_kernels.linear import InputFormat
 
 Norm = Callable[["torch.Tensor", "torch.Tensor", float], Any]
+Gate = Callable[["torch.Tensor"], Any]
+"""From [T, 2 K], gate beside up, to K columns in the input format of the layer after it."""
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
 
 
-def norm_for(input_format: InputFormat) -> Norm:
-    """Return the RMSNorm that writes `input_format`. Raises ValueError where none does."""
-    if input_format != "plain":
-        raise ValueError(f"no norm writes {input_format!r} yet; the linear kernel must read plain rows")
-    return rms_norm
+def norm_for(input_format: InputFormat, *, fine: bool = False) -> Norm:
+    """Return the RMSNorm that writes `input_format`. Raises ValueError where none does.
+
+    `fine` int8 rows keep about 16 bits a value, at twice the multiplications.
+    """
+    if input_format == "plain":
+        return rms_norm
+    from inferd_kernels.cpu import rows
+
+    norms: dict[str, Norm] = {"native rows": rows.norm_plain, "int8 rows": rows.norm_fine if fine else rows.norm_int8}
+    if input_format not in norms:
+        raise ValueError(f"no norm writes {input_format!r}")
+    return norms[input_format]
+
+
+def gate_for(activation: str, input_format: InputFormat) -> Gate:
+    """Return activation(gate) * up in `input_format`; another than silu is always computed by torch."""
+    if input_format == "plain" or activation != "silu":
+        return _torch_gate(ACTIVATIONS[activation])
+    from inferd_kernels.cpu import rows
+
+    return rows.silu_int8 if input_format == "int8 rows" else rows.silu_plain
+
+
+def records_gate(activation: str, input_format: InputFormat) -> bool:
+    """Say whether `gate_for` of these can be recorded."""
+    return activation == "silu" and input_format != "plain"
+
+
+def _torch_gate(activation: Callable[[torch.Tensor], torch.Tensor]) -> Gate:
+    def gate(gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return activation(gate).mul_(up)
+
+    return gate

@@ -117,5 +117,5 @@ def test_norms_are_asked_for_by_input_format() -> None:
     want = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight
     torch.testing.assert_close(got.double(), want, rtol=1e-6, atol=1e-6)
     assert norm_for("plain")(x.bfloat16(), weight, 1e-3).dtype == torch.bfloat16
-    with pytest.raises(ValueError, match="'int8 rows'"):
-        norm_for("int8 rows")
+    with pytest.raises(ValueError, match="'fp8 rows'"):
+        norm_for("fp8 rows")  # type: ignore[arg-type]

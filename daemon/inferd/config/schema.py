@@ -69,6 +69,8 @@ class Engine(Table):
     device: str = "auto"
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     threads: Size = 0
+    linear: Literal["auto", "native", "torch"] = "auto"
+    """Linear layers on the CPU: compiled kernels on packed weights, or torch on float ones; auto = native if built."""
     max_context: Size = 0
     max_sequences: Count = 64
     token_budget: Size = 0

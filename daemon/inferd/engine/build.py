@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from inferd.engine.assembly import Assembly, Progress, assemble, build_runner
+from inferd.engine.assembly import Assembly, Progress, assemble, build_runner, why_eager
 from inferd.engine.builder import BatchBuilder
 from inferd.engine.engine import Engine
 from inferd.engine.local import LocalExecutor
@@ -50,19 +50,26 @@ def build_engine(settings: WorkerSettings, progress: Progress | None = None) -> 
     assembly = assemble(settings)
     vocabulary = open_vocabulary(Path(settings.path))
     _check_vocabulary(vocabulary, assembly.spec)
-    executor, weight_bytes, note = _executor(assembly, report)
-    return _engine(assembly, executor), _card(assembly, vocabulary, weight_bytes, note)
+    loaded = _executor(assembly, report)
+    return _engine(assembly, loaded.executor), _card(assembly, vocabulary, loaded)
 
 
-def _executor(assembly: Assembly, report: Progress) -> tuple[Executor, int, str]:
-    """Return the executor, the bytes of its weights, and how they are computed on."""
+class _Loaded(NamedTuple):
+    executor: Executor
+    weight_bytes: int
+    weights_note: str
+    eager_because: str
+
+
+def _executor(assembly: Assembly, report: Progress) -> _Loaded:
     if assembly.placement.world > 1:
         from inferd.engine.ranks import RankExecutor
 
         ranks = RankExecutor(assembly, report)
-        return ranks, ranks.weight_bytes, ranks.weights_note
+        return _Loaded(ranks, ranks.weight_bytes, ranks.weights_note, "the model runs on several ranks")
     runner = build_runner(assembly, 0, report)
-    return LocalExecutor(runner), runner.decoder.weight_bytes, runner.decoder.weights_note
+    decoder = runner.decoder
+    return _Loaded(LocalExecutor(runner), decoder.weight_bytes, decoder.weights_note, why_eager(assembly, decoder))
 
 
 def _engine(assembly: Assembly, executor: Executor) -> Engine:
@@ -99,9 +106,8 @@ def _check_vocabulary(vocabulary: Vocabulary, spec: ModelSpec) -> None:
         raise ValueError(f"the tokenizer has {len(vocabulary.pieces)} tokens, the model only {spec.vocab_size} rows")
 
 
-def _card(assembly: Assembly, vocabulary: Vocabulary, weight_bytes: int, note: str) -> ModelCard:
+def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelCard:
     resolution, shape = assembly.resolution, assembly.shape
-    eager = resolution.not_capture_safe
     return ModelCard(
         architecture=assembly.checkpoint.architecture_name,
         dtype=assembly.dtype,
@@ -117,10 +123,10 @@ def _card(assembly: Assembly, vocabulary: Vocabulary, weight_bytes: int, note: s
         plugin_table=tuple(PluginInfo(**row._asdict()) for row in resolution.listing),
         exactness=resolution.exactness.level,
         exactness_by=", ".join(resolution.exactness.by),
-        eager_because="no step capture on this device yet" if not eager else f"not capture-safe: {', '.join(eager)}",
+        eager_because=loaded.eager_because,
         shape={name: getattr(shape, name) for name in SIZES},
         shape_origin=dict(shape.origin),
-        weight_bytes=weight_bytes,
+        weight_bytes=loaded.weight_bytes,
         kv_bytes=assembly.kv_bytes,
-        weights_note=note,
+        weights_note=loaded.weights_note,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from inferd.engine.batch import RowOutput, StepOutput
+from inferd.engine.capture import CapturedForward, Forward
 from inferd.engine.kvcache import allocate
 from inferd.engine.sampler import Sampler
 from inferd.engine.sampler.logprobs import token_logprobs
@@ -43,7 +44,9 @@ class Runner:
         dtype: torch.dtype,
         strategy: ParallelStrategy | None = None,
         placement: RankPlacement | None = None,
+        capture: bool = False,
     ) -> None:
+        """With `capture` the step is recorded; every part of it must be capture-safe."""
         self.decoder = decoder
         self.kv = allocate(layouts, shape.num_blocks, device, decoder.placement.layers)
         self._backend = backend
@@ -53,6 +56,7 @@ class Runner:
         self._workspace = BucketWorkspace(device)
         self._buffers = StepBuffers(shape, len(layouts), device)
         self._sampler = Sampler(decoder.spec.vocab_size, shape.max_sequences, device)
+        self._captured = CapturedForward(decoder, backend, self.kv, self._buffers, self._workspace) if capture else None
         self._prompts: dict[int, list[int]] = {}
         """By slot, of sequences that want prompt log-probabilities."""
 
@@ -61,16 +65,23 @@ class Runner:
         """Run one step; None on a rank that does not sample."""
         started = time.perf_counter()
         inputs = self._buffers.fill(batch)
-        plan = self._backend.plan(inputs, self._workspace)
-        hidden = self.decoder.forward(inputs, self._received(inputs), self.kv, self._backend, plan)
-        if not self._placement.samples:
-            assert self._strategy is not None
-            self._strategy.send(hidden, self._placement.rank + 1)
+        forward = self._captured(inputs) if self._captured else self._eager(inputs)
+        if forward is None:
             return None
         self._enter_and_leave(batch)
-        rows = self._choose(batch, hidden, inputs)
-        prompts = {b: self._prompt_logprobs(batch, hidden, b, top) for b, top in batch.prompt_rows}
+        rows = self._choose(batch, forward)
+        prompts = {b: self._prompt_logprobs(batch, forward.hidden, b, top) for b, top in batch.prompt_rows}
         return StepOutput(rows, prompts, time.perf_counter() - started)
+
+    def _eager(self, inputs: StepInputs) -> Forward | None:
+        """Run the model call by call; None on a rank that hands its hidden state on."""
+        plan = self._backend.plan(inputs, self._workspace)
+        hidden = self.decoder.forward(inputs, self._received(inputs), self.kv, self._backend, plan)
+        if self._placement.samples:
+            return Forward(hidden, self.decoder.logits(hidden.index_select(0, inputs.sample_rows)))
+        assert self._strategy is not None
+        self._strategy.send(hidden, self._placement.rank + 1)
+        return None
 
     def _received(self, inputs: StepInputs) -> torch.Tensor | None:
         """Return the hidden state of the rank before; None on the first."""
@@ -89,13 +100,13 @@ class Runner:
             if init.sampling.prompt_logprobs is not None:
                 self._prompts[init.slot] = init.tokens[: init.num_prompt]
 
-    def _choose(self, batch: Batch, hidden: torch.Tensor, inputs: StepInputs) -> list[RowOutput]:
+    def _choose(self, batch: Batch, forward: Forward) -> list[RowOutput]:
         rows = sample_rows(batch)
         if not rows.num_seqs:
             return []
-        logits = self.decoder.logits(hidden.index_select(0, inputs.sample_rows))
-        sampled = self._sampler.sample(logits, rows)
-        return [self._output(i, rows, sampled, logits) for i in range(rows.num_seqs)]
+        known = None if forward.peaks is None or forward.tops is None else (forward.peaks, forward.tops)
+        sampled = self._sampler.sample(forward.logits, rows, known)
+        return [self._output(i, rows, sampled, forward.logits) for i in range(rows.num_seqs)]
 
     def _output(self, sequence: int, rows: SampleRows, sampled: Sampled, logits: torch.Tensor) -> RowOutput:
         """Accept drafts of one sequence and report what it got."""

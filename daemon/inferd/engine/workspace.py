@@ -59,7 +59,19 @@ class StepBuffers:
         self._context_lens = buffer(sequences)
         self._block_tables = buffer(num_groups, sequences, shape.max_blocks)
         self._slots = buffer(num_groups, tokens, dtype=torch.int64)
-        self._sample_rows = buffer(tokens)
+        self._sample_rows = buffer(min(tokens, sequences * (1 + shape.max_draft)))
+
+    def whole(self) -> StepInputs:
+        """Return the buffers at their full sizes, for recording."""
+        return StepInputs(
+            token_ids=self._token_ids,
+            positions=self._positions,
+            cu_seqlens=self._cu_seqlens,
+            context_lens=self._context_lens,
+            block_tables=self._block_tables,
+            slots=self._slots,
+            sample_rows=self._sample_rows,
+        )
 
     def fill(self, batch: Batch) -> StepInputs:
         """Copy one step in and return views of its real sizes."""

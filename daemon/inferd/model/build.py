@@ -10,7 +10,6 @@ import torch
 
 from inferd.load.errors import LoadError
 from inferd.model.decoder import (
-    ACTIVATIONS,
     Block,
     Decoder,
     Embedding,
@@ -27,7 +26,7 @@ from inferd.model.rope import RopeTable, rope_table
 from inferd.model.rows import concat_rows, dense
 from inferd.plugin.types import AttentionLayer, Gqa, ModelSpec, PackedWeight, RankPlacement, TensorRule
 from inferd_kernels.linear import InputFormat, LinearKernel, LinearKernels, default_kernels
-from inferd_kernels.norms import norm_for
+from inferd_kernels.norms import gate_for, norm_for, records_gate
 
 if TYPE_CHECKING:
     from inferd.load.checkpoint import Checkpoint
@@ -78,6 +77,8 @@ class _Builder:
     _matrices: int = 0
     _dequantised: set[str] = field(default_factory=set)
     _num_dequantised: int = 0
+    _unrecorded: set[str] = field(default_factory=set)
+    """What of this model no native kernel computes."""
 
     def decoder(self) -> Decoder:
         tables = {
@@ -91,10 +92,11 @@ class _Builder:
             dtype=self.dtype,
             embed=ends[0],
             blocks=[self._block(index, tables) for index in self.placement.layers],
-            norm=self._norm("norm", ends[1].kernel.input_format) if ends[1] else None,
+            norm=self._norm("norm", ends[1].kernel.input_format, fine=True) if ends[1] else None,
             head=ends[1],
             weight_bytes=self._bytes,
             weights_note=self._note(),
+            eager_because=self._eager(),
         )
 
     def _ends(self) -> tuple[Embedding | None, Linear | None]:
@@ -105,15 +107,17 @@ class _Builder:
             table = self.reader.packed("embed.weight")
         if self.placement.samples:
             head = self._head(table if tied and table else self.reader.packed(HEAD))
-        return (self._embedding(table) if self.placement.embeds and table else None), head
+        return (self._embedding(table, head if tied else None) if self.placement.embeds and table else None), head
 
     def _head(self, weight: PackedWeight) -> Linear:
-        kernel = self.kernels.lookup(weight.form, self.device)
+        kernel = self.kernels.choose(weight, self.device, self.dtype)
         self._count([weight], [kernel])
         return self._prepared(kernel, weight, None)
 
-    def _embedding(self, weight: PackedWeight) -> Embedding:
-        kernel = self.kernels.lookup(weight.form, self.device)
+    def _embedding(self, weight: PackedWeight, tied: Linear | None) -> Embedding:
+        kernel = self.kernels.choose(weight, self.device, self.dtype)
+        if tied is not None and kernel.rows_of_weight:
+            return Embedding(kernel, tied.weight, self.spec.embedding_scale, self.dtype)
         table = kernel.prepare_rows(weight, device=self.device)
         self._bytes += table.nbytes
         return Embedding(kernel, table, self.spec.embedding_scale, self.dtype)
@@ -125,7 +129,7 @@ class _Builder:
         qkv = FusedLinear(self._linear([f"{name}.attn.{part}" for part in "qkv"]))
         gate_up = FusedLinear(self._linear([f"{name}.mlp.gate", f"{name}.mlp.up"]))
         return Block(
-            attn_norm=self._norm(f"{name}.attn_norm", qkv.parts[0].kernel.input_format),
+            attn_norm=self._norm(f"{name}.attn_norm", _common_format(qkv), fine=True),
             attention=SelfAttention(
                 layer=self._attention_layer(index, attention, tables),
                 qkv=qkv,
@@ -134,11 +138,16 @@ class _Builder:
                 kv_heads=attention.kv_heads,
                 head_dim=attention.head_dim,
             ),
-            mlp_norm=self._norm(f"{name}.mlp_norm", gate_up.parts[0].kernel.input_format),
-            mlp=Mlp(
-                gate_up, self._linear([f"{name}.mlp.down"])[0], ACTIVATIONS[self.spec.layers[index].mlp.activation]
-            ),
+            mlp_norm=self._norm(f"{name}.mlp_norm", _common_format(gate_up)),
+            mlp=self._mlp(index, gate_up),
         )
+
+    def _mlp(self, index: int, gate_up: FusedLinear) -> Mlp:
+        down = self._linear([f"layers.{index}.mlp.down"])[0]
+        activation, written = self.spec.layers[index].mlp.activation, down.kernel.input_format
+        if not records_gate(activation, written):
+            self._unrecorded.add(f"{activation} by torch")
+        return Mlp(gate_up, down, gate_for(activation, written))
 
     def _attention_layer(self, index: int, attention: Gqa, tables: dict[str, RopeTable]) -> AttentionLayer:
         name = f"layers.{index}.attn"
@@ -155,8 +164,9 @@ class _Builder:
             sinks=self._place(self.reader.values(f"{name}.sinks")) if attention.sinks else None,
         )
 
-    def _norm(self, name: str, input_format: InputFormat) -> RmsNorm:
-        return RmsNorm(self._norm_weight(name), self.spec.norm_eps, norm_for(input_format))
+    def _norm(self, name: str, input_format: InputFormat, *, fine: bool = False) -> RmsNorm:
+        """Queries, keys and logits are where 8-bit rows cost most of their error, and few of the multiplications."""
+        return RmsNorm(self._norm_weight(name), self.spec.norm_eps, norm_for(input_format, fine=fine))
 
     def _norm_weight(self, name: str) -> torch.Tensor:
         return self._place(self.reader.values(f"{name}.weight") + self.spec.norm_offset)
@@ -165,7 +175,7 @@ class _Builder:
         """Return the linear layers of matrices that read one input, fused into one where possible."""
         weights = [self.reader.packed(f"{name}.weight") for name in names]
         biases = [self._bias(name) for name in names]
-        kernels = [self.kernels.lookup(weight.form, self.device) for weight in weights]
+        kernels = [self.kernels.choose(weight, self.device, self.dtype) for weight in weights]
         self._count(weights, kernels)
         if len({id(kernel) for kernel in kernels}) == 1:
             stack = weights if kernels[0].packed else [dense(weight) for weight in weights]
@@ -177,7 +187,9 @@ class _Builder:
     def _prepared(self, kernel: LinearKernel, weight: PackedWeight, bias: torch.Tensor | None) -> Linear:
         prepared = kernel.prepare(weight, device=self.device, dtype=self.dtype)
         self._bytes += kernel.nbytes(prepared)
-        return Linear(kernel, prepared, None if bias is None else self._place(bias, self.dtype))
+        if not kernel.capture_safe:
+            self._unrecorded.add(f"{weight.form} weights by torch")
+        return Linear(kernel, prepared, None if bias is None else self._place(bias, self.dtype), weight.shape[0])
 
     def _bias(self, name: str) -> torch.Tensor | None:
         return self.reader.values(f"{name}.bias") if self.reader.has(f"{name}.bias") else None
@@ -193,14 +205,28 @@ class _Builder:
         self._num_dequantised += len(lost)
         self._dequantised |= set(lost)
 
+    def _eager(self) -> str:
+        if self.kernels.missing:
+            return self.kernels.missing
+        return ", ".join(sorted(self._unrecorded))
+
     def _note(self) -> str:
+        missing = self.kernels.missing
         if not self._num_dequantised:
-            return ""
+            return missing
         forms = ", ".join(sorted(self._dequantised))
+        if missing:
+            return f"{self._num_dequantised} of {self._matrices} matrices dequantised at load: {missing}"
         return (
             f"{self._num_dequantised} of {self._matrices} matrices dequantised to {str(self.dtype).split('.')[1]} "
             f"at load: no {self.device} kernel computes on {forms} yet"
         )
+
+
+def _common_format(fused: FusedLinear) -> InputFormat:
+    """What the norm before must write: every kernel also reads plain rows, made by whichever norm."""
+    first = fused.parts[0].kernel.input_format
+    return first if all(part.kernel.input_format == first for part in fused.parts) else "plain"
 
 
 def _joined(biases: list[Any], weights: list[PackedWeight]) -> torch.Tensor | None:

@@ -7,12 +7,11 @@ and values are kept and attended over is the attention backend's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 
 from inferd.plugin.types import Qkv
 
@@ -20,13 +19,7 @@ if TYPE_CHECKING:
     from inferd.plugin.contracts import AttentionBackend
     from inferd.plugin.types import AttentionLayer, LayerKV, ModelSpec, RankPlacement, StepInputs
     from inferd_kernels.linear import LinearKernel
-    from inferd_kernels.norms import Norm
-
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-}
+    from inferd_kernels.norms import Gate, Norm
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +38,8 @@ class Decoder:
     """None on a rank that does not end the model."""
     weight_bytes: int = 0
     weights_note: str = ""
+    eager_because: str = ""
+    """Why a step of this decoder cannot be recorded; empty = it can."""
 
     @property
     def attention_layers(self) -> list[AttentionLayer]:
@@ -71,9 +66,15 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return float32 logits [R, vocab] of rows of the last hidden state [R, hidden]."""
+        return self.capped(self.raw_logits(hidden))
+
+    def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits before the soft cap: all of it can be recorded."""
         assert self.norm is not None
         assert self.head is not None
-        logits = self.head(self.norm(hidden)).float()
+        return self.head(self.norm(hidden)).float()
+
+    def capped(self, logits: torch.Tensor) -> torch.Tensor:
         cap = self.spec.logit_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
@@ -88,8 +89,8 @@ class Block:
     def __call__(
         self, x: torch.Tensor, inputs: StepInputs, kv: LayerKV, backend: AttentionBackend, plan: Any
     ) -> torch.Tensor:
-        x = x + self.attention(self.attn_norm(x), inputs, kv, backend, plan)
-        return x + self.mlp(self.mlp_norm(x))
+        x = self.attention(self.attn_norm(x), x, inputs, kv, backend, plan)
+        return self.mlp(self.mlp_norm(x), x)
 
 
 @dataclass(slots=True)
@@ -102,24 +103,25 @@ class SelfAttention:
     head_dim: int
 
     def __call__(
-        self, x: torch.Tensor, inputs: StepInputs, kv: LayerKV, backend: AttentionBackend, plan: Any
+        self, x: Any, residual: torch.Tensor, inputs: StepInputs, kv: LayerKV, backend: AttentionBackend, plan: Any
     ) -> torch.Tensor:
+        """Return the residual plus the attention of x, which is in the input format of `qkv`."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [T, heads + 2 kv_heads, head_dim]
         q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         q = backend.write(self.layer, Qkv(q, k, v), kv, plan, inputs)
         attended = backend.attend(self.layer, q, kv, plan)  # [T, heads, head_dim]
-        return self.out(attended.reshape(x.shape[0], -1))
+        return self.out(attended.reshape(x.shape[0], -1), residual)
 
 
 @dataclass(slots=True)
 class Mlp:
     gate_up: FusedLinear
     down: Linear
-    activation: Callable[[torch.Tensor], torch.Tensor]
+    gate: Gate
+    """Writes the format that `down` reads."""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(self.activation(gate).mul_(up))
+    def __call__(self, x: Any, residual: torch.Tensor) -> torch.Tensor:
+        return self.down(self.gate(self.gate_up(x)), residual)
 
 
 @dataclass(slots=True)
@@ -140,8 +142,11 @@ class Linear:
     """What the kernel's `prepare` made."""
     bias: torch.Tensor | None = None
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.kernel.linear(x, self.weight, self.bias)
+    rows: int = 0
+    """Of the weight: the columns of what it returns."""
+
+    def __call__(self, x: Any, residual: torch.Tensor | None = None, out: torch.Tensor | None = None) -> torch.Tensor:
+        return self.kernel.linear(x, self.weight, self.bias, residual=residual, out=out)
 
 
 @dataclass(slots=True)
@@ -150,10 +155,15 @@ class FusedLinear:
 
     parts: list[Linear]
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Any) -> torch.Tensor:
         if len(self.parts) == 1:
             return self.parts[0](x)
-        return torch.cat([part(x) for part in self.parts], dim=-1)
+        out = self.parts[0].kernel.empty(x.shape[0], sum(part.rows for part in self.parts), x)
+        start = 0
+        for part in self.parts:
+            part(x, out=out[:, start : start + part.rows])
+            start += part.rows
+        return out
 
 
 @dataclass(slots=True)
@@ -165,5 +175,4 @@ class Embedding:
     dtype: torch.dtype
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
-        rows = self.kernel.rows(self.table, ids, self.dtype)
-        return rows if self.scale == 1.0 else rows * self.scale
+        return self.kernel.rows(self.table, ids, self.dtype, self.scale)

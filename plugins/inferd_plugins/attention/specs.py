@@ -23,6 +23,21 @@ PLUGINS: tuple[PluginSpec, ...] = (
         priority=10,
     ),
     PluginSpec(
+        name="cpu",
+        kind="attention",
+        target="inferd_plugins.attention.cpu:CpuAttention",
+        capabilities=Capabilities(
+            devices=frozenset({"cpu"}), dtypes=frozenset({"fp32"}), kv_formats=FLOAT_FORMATS, capture_safe=True
+        ),
+        exactness="bit",
+        effects=(
+            Effect("prefill", "ttft", "better"),
+            Effect("prefill", "peak_bytes", "better"),
+            Effect("decode", "tpot", "better"),
+        ),
+        baseline="torch",
+    ),
+    PluginSpec(
         name="reference",
         kind="attention",
         target="inferd_plugins.attention.reference:ReferenceAttention",

@@ -61,8 +61,13 @@ class Sampler:
         if slot in self._edits and self._edits[slot].bad_words:
             self._edits[slot].tokens.extend(ids)
 
-    def sample(self, logits: torch.Tensor, rows: SampleRows) -> Sampled:
-        """Choose a token for each row of float32 logits [R, vocab], which are left as they are."""
+    def sample(
+        self, logits: torch.Tensor, rows: SampleRows, known: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> Sampled:
+        """Choose a token for each row of float32 logits [R, vocab], which are left as they are.
+
+        `known` are the largest logit of each row and its lowest id, where the model found them already.
+        """
         slots = rows.slots
         edited, penalised = self.params.edited[slots], self.params.penalised[slots]
         greedy = self.params.greedy[slots]
@@ -71,7 +76,7 @@ class Sampler:
             work = logits.clone()
             self._edit(work, rows, np.flatnonzero(edited))
             self._penalise(work, rows, np.flatnonzero(penalised))
-        peaks, ids = work.max(-1)
+        peaks, ids = known if known is not None and work is logits else work.max(-1)
         if not greedy.all():
             self._sample_random(work, ids, rows, np.flatnonzero(~greedy))
         sound = torch.isfinite(peaks)

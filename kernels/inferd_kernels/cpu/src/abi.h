@@ -25,15 +25,15 @@ struct step {
 };
 
 /* One group of one quantized row: x = scale * code. `sum` is scale times the sum of the codes,
- * `half` the sums of codes 0..15 and 16..31. */
+ * `half` the sums of codes 0..15 and 16..31. Fine rows have codes of about 16 bits: 256 * codes + fine. */
 struct group_meta {
     float scale, sum;
     int32_t half[2];
 };
 
-/* Quantized rows: codes [rows, groups * 32], meta [rows, groups]. */
+/* Quantized rows: codes [rows, groups * 32], fine (or null) the same, meta [rows, groups]. */
 struct int8_rows {
-    int8_t *codes;
+    int8_t *codes, *fine;
     struct group_meta *meta;
 };
 

@@ -29,9 +29,8 @@ static struct {
     _Atomic uint32_t sleepers;
     _Atomic uint32_t running; /* threads inside a program */
     _Atomic int32_t stop;
-    _Alignas(64) _Atomic uint64_t ticket; /* operator << 32 | next piece */
+    _Alignas(64) _Atomic uint64_t ticket;
     _Alignas(64) _Atomic int32_t done; /* finished pieces of the operator */
-    _Atomic int32_t chunks;
     const struct step *steps;
     int32_t num_steps;
     uint64_t serial;
@@ -67,29 +66,35 @@ static int wait_turn(struct patience *p) {
     return 1;
 }
 
+/* A ticket holds the operator that is open, how many pieces it has, and the next one to claim. */
+#define PIECE_BITS 20
+#define PIECES ((1u << PIECE_BITS) - 1)
+#define CLOSED ((uint64_t)1 << 62) /* no operator is open */
+
+static inline uint64_t opened(int32_t index, int32_t chunks) {
+    return (uint64_t)index << (2 * PIECE_BITS) | (uint64_t)chunks << PIECE_BITS;
+}
+
 /* Open the operator `index` or the first after it that has work. */
 static void open_step(int32_t index) {
     for (; index < pool.num_steps; index++) {
         const struct step *step = &pool.steps[index];
         int32_t chunks = step->op->chunks(step->args, pool.started);
-        if (chunks > 0) {
-            atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
-            atomic_store_explicit(&pool.chunks, chunks, memory_order_relaxed);
-            break;
-        }
+        if (chunks <= 0) continue;
+        atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
+        atomic_store_explicit(&pool.ticket, opened(index, chunks), memory_order_release);
+        return;
     }
-    atomic_store_explicit(&pool.ticket, (uint64_t)index << 32, memory_order_release);
+    atomic_store_explicit(&pool.ticket, CLOSED, memory_order_release);
 }
 
 static void work(struct worker *worker) {
-    const int32_t num_steps = pool.num_steps;
     for (;;) {
-        uint64_t seen = atomic_load_explicit(&pool.ticket, memory_order_acquire);
-        if ((int64_t)(seen >> 32) >= num_steps) return;
+        if (atomic_load_explicit(&pool.ticket, memory_order_acquire) >= CLOSED) return;
         uint64_t ticket = atomic_fetch_add_explicit(&pool.ticket, 1, memory_order_acq_rel);
-        int32_t index = (int32_t)(ticket >> 32), chunk = (int32_t)(ticket & 0xffffffff);
-        if (index >= num_steps) return;
-        int32_t chunks = atomic_load_explicit(&pool.chunks, memory_order_relaxed);
+        if (ticket >= CLOSED) return;
+        int32_t index = (int32_t)(ticket >> (2 * PIECE_BITS));
+        int32_t chunks = (int32_t)(ticket >> PIECE_BITS & PIECES), chunk = (int32_t)(ticket & PIECES);
         if (chunk < chunks) {
             const struct step *step = &pool.steps[index];
             worker->serial = pool.serial + (uint64_t)index;
@@ -98,7 +103,8 @@ static void work(struct worker *worker) {
             continue;
         }
         struct patience p = {0};
-        while ((int32_t)(atomic_load_explicit(&pool.ticket, memory_order_acquire) >> 32) == index) wait_turn(&p);
+        uint64_t open = ticket >> PIECE_BITS;
+        while (atomic_load_explicit(&pool.ticket, memory_order_acquire) >> PIECE_BITS == open) wait_turn(&p);
     }
 }
 
@@ -145,8 +151,7 @@ static void stop_threads(void) {
 static int start_threads(void) {
     stop_threads();
     pool.owner = getpid();
-    pool.num_steps = 0;
-    atomic_store(&pool.ticket, (uint64_t)INT_MAX << 32);
+    atomic_store(&pool.ticket, CLOSED);
     for (int32_t i = 0; i < pool.wanted; i++) {
         if (!pool.workers[i].scratch && posix_memalign((void **)&pool.workers[i].scratch, 64, SCRATCH_BYTES)) return ENOMEM;
         pool.workers[i].made = NULL;

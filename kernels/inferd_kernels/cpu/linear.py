@@ -1,0 +1,174 @@
+"""Linear kernels on packed weights: u4_group and i8_group by integer dot products, float weights exactly."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inferd_kernels.cpu.library import load
+from inferd_kernels.cpu.program import RowCount, empty, launch
+from inferd_kernels.cpu.rows import Int8Rows, float_rows, quantize, source_of
+from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs
+from inferd_kernels.linear import LinearKernel
+from inferd_kernels.reference.forms import Packed
+
+BITS = {"u4_group": 4, "i8_group": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """A weight [N, K] in the order of `src/gemm.h`."""
+
+    shape: tuple[int, int]
+    data: torch.Tensor
+    args: GemmArgs
+    """Describes the weight; copied for every call."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+
+class CpuKernel(LinearKernel):
+    """What both kinds share: calls, embedding rows, sizes."""
+
+    capture_safe = True
+    rows_of_weight = True
+
+    def prepare_rows(self, weight: Packed, *, device: str) -> PackedMatrix:
+        return self.prepare(weight, device=device, dtype=torch.float32)
+
+    def rows(self, table: PackedMatrix, ids: torch.Tensor, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
+        y = empty((len(ids), table.shape[1]))
+        count = RowCount(len(ids))
+        ids = ids.to(torch.int32)
+        args = EmbedArgs(count.address, ids.data_ptr(), table.args, y.data_ptr(), y.stride(0), scale)
+        launch("embed", args, table, ids)
+        return y.to(dtype)
+
+    def empty(self, rows: int, columns: int, like: Any) -> torch.Tensor:
+        return empty((rows, columns))
+
+    def nbytes(self, weight: PackedMatrix) -> int:
+        return weight.data.nbytes
+
+    def _multiply(
+        self,
+        args: GemmArgs,
+        rows: int,
+        weight: PackedMatrix,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+        out: torch.Tensor | None,
+    ) -> torch.Tensor:
+        y = empty((rows, weight.shape[0])) if out is None else out
+        count = RowCount(rows)
+        args.rows, args.y, args.y_stride = count.address, y.data_ptr(), y.stride(0)
+        if bias is not None:
+            args.bias = bias.data_ptr()
+        if residual is not None:
+            args.residual, args.residual_stride = residual.data_ptr(), residual.stride(0)
+        launch("gemm", args, weight, bias)
+        return y
+
+
+class CpuPackedLinear(CpuKernel):
+    """4- and 8-bit groups. Rows are quantized to int8 by 32 columns, by whatever norm or gate makes them."""
+
+    input_format = "int8 rows"
+
+    def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
+        scales, mins = weight.planes["scales"], weight.planes.get("mins")
+        return (
+            weight.form in BITS
+            and dtype == torch.float32
+            and weight.permutation is None
+            and len(weight.shape) == 2
+            and (weight.group == 16 or weight.group % GROUP == 0)
+            and weight.shape[1] % weight.group == 0
+            and scales.dtype in NUMBERS
+            and (mins is None or mins.dtype == scales.dtype)
+        )
+
+    def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> PackedMatrix:
+        (n, k), bits = weight.shape, BITS[weight.form]
+        scales, mins = weight.planes["scales"].contiguous(), weight.planes.get("mins")
+        number, halves = NUMBERS[scales.dtype], 2 if weight.group == 16 else 1
+        groups, blocks = -(-k // GROUP), -(-n // 16)
+        per_group = bits * 64 + 16 * halves * scales.element_size() * (1 if mins is None else 2)
+        data = allocate(blocks * groups * per_group)
+        codes = weight.planes["codes"].contiguous()
+        mins = None if mins is None else mins.contiguous()
+        args = PackArgs(
+            codes.data_ptr(), scales.data_ptr(), None if mins is None else mins.data_ptr(), data.data_ptr(), n, k
+        )
+        args.group, args.bits, args.number = weight.group, bits, number
+        launch("pack", args)
+        zero = weight.zero + (128 if bits == 8 else 0)
+        described = GemmArgs(weights=data.data_ptr(), n=n, columns=k, groups=groups, bits=bits, halves=halves)
+        described.zero, described.number, described.has_min = zero, number, mins is not None
+        return PackedMatrix((n, k), data, described)
+
+    def linear(
+        self,
+        x: torch.Tensor | Int8Rows,
+        weight: PackedMatrix,
+        bias: torch.Tensor | None = None,
+        *,
+        residual: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        rows = quantize(x) if isinstance(x, torch.Tensor) else x
+        args = _copy(weight.args)
+        args.x, args.source = rows.args.out, source_of(rows)
+        # `rows` is alive until here, so the output lies elsewhere.
+        return self._multiply(args, rows.shape[0], weight, bias, residual, out)
+
+
+class CpuDenseLinear(CpuKernel):
+    """Float weights as they are stored, multiplied in float32: no rounding of weights or rows."""
+
+    input_format = "native rows"
+
+    def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
+        return weight.form == "dense" and dtype == torch.float32 and weight.planes["weight"].dtype in NUMBERS
+
+    def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> PackedMatrix:
+        (n, k), values = weight.shape, weight.planes["weight"].contiguous()
+        size = values.element_size()
+        data = allocate(-(-n // 16) * 16 * k * size)
+        args = PackArgs(codes=values.data_ptr(), out=data.data_ptr(), n=n, columns=k, group=GROUP, bits=8 * size)
+        launch("pack", args)
+        described = GemmArgs(weights=data.data_ptr(), n=n, columns=k, groups=-(-k // GROUP), bits=8 * size, halves=1)
+        described.number = NUMBERS[values.dtype]
+        return PackedMatrix((n, k), data, described)
+
+    def linear(
+        self,
+        x: torch.Tensor,
+        weight: PackedMatrix,
+        bias: torch.Tensor | None = None,
+        *,
+        residual: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        x = float_rows(x)
+        args = _copy(weight.args)
+        args.plain, args.plain_stride = x.data_ptr(), x.stride(0)
+        return self._multiply(args, x.shape[0], weight, bias, residual, out)
+
+
+def allocate(num_bytes: int) -> torch.Tensor:
+    """Return memory for a weight, on large pages where the system has them."""
+    data = torch.empty(num_bytes, dtype=torch.uint8)
+    load().advise(data.data_ptr(), num_bytes)
+    return data
+
+
+def _copy(args: GemmArgs) -> GemmArgs:
+    fresh = GemmArgs()
+    ctypes.pointer(fresh)[0] = args
+    return fresh

@@ -1,0 +1,208 @@
+/* y = x W^T for packed W, any number of rows.
+ *
+ * Layout. Columns of y (rows of W) stand in blocks of 16, the depth in groups of 32. Of each block and group:
+ *   4 bits  4 vectors of 64 bytes; byte 4c + i of vector j holds depths 8j + i (low) and 8j + 4 + i (high) of
+ *           column c;
+ *   8 bits  8 vectors; byte 4c + i of vector j is depth 4j + i of column c, plus 128;
+ * then 16 scales (for each half of the group, where groups are of 16), then as many mins. Dense weights are 16
+ * numbers for each depth. One output is summed over the groups in order, in float32, whatever tile it falls in:
+ * sum over g of scale_w scale_x (exact int32 dot product, zero point removed) + min_w sum_x.
+ */
+
+/* Largest tile: rows, and columns (in sixteens) of up to two rows and of more. */
+#if defined(__AVX512VNNI__)
+#define TILE_ROWS 6
+#define FEW_WIDE 4
+#define MANY_WIDE 2
+#elif defined(__AVX2__)
+#define TILE_ROWS 3
+#define FEW_WIDE 2
+#define MANY_WIDE 1
+#else
+#define TILE_ROWS 1
+#define FEW_WIDE 1
+#define MANY_WIDE 1
+#endif
+
+INLINE int64_t number_bytes(int32_t number) { return number == NUMBER_F32 ? 4 : 2; }
+INLINE int64_t group_bytes(const struct gemm_args *a) {
+    return a->bits * 64 + (int64_t)a->halves * 16 * number_bytes(a->number) * (1 + a->has_min);
+}
+
+/* The finished sums of one tile: add bias and residual, write what exists of the columns. */
+INLINE void finish(const struct gemm_args *a, int64_t row, int32_t block, vf sum) {
+    int64_t column = (int64_t)block * 16, left = a->n - column;
+    if (a->bias) sum = vf_add(sum, load_tail(a->bias + column, left));
+    if (a->residual) sum = vf_add(sum, load_tail(a->residual + row * a->residual_stride + column, left));
+    store_tail(a->y + row * a->y_stride + column, sum, left);
+}
+
+/* Add the products of one group (or half of it) of R rows and C blocks to their exact sums. */
+INLINE void dot_group(const uint8_t *const *w, const int8_t *codes, int64_t row_bytes, int h, vi (*dot)[FEW_WIDE], const int R,
+                      const int C, const int BITS, const int HALVES) {
+    const int vectors = (BITS == 4 ? 4 : 8) / HALVES;
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) {
+        const int j = h * vectors + v;
+        vb low[FEW_WIDE], high[FEW_WIDE];
+        for (int c = 0; c < C; c++) {
+            vb bytes = vb_load(w[c] + j * 64);
+            low[c] = BITS == 4 ? vb_low(bytes) : bytes;
+            if (BITS == 4) high[c] = vb_high(bytes);
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < R; r++) {
+            int32_t quad[2];
+            memcpy(quad, codes + r * row_bytes + j * (BITS == 4 ? 8 : 4), BITS == 4 ? 8 : 4);
+            for (int c = 0; c < C; c++) {
+                dot[r][c] = BITS == 4 ? dot_nibbles(dot[r][c], low[c], quad[0]) : dot_bytes(dot[r][c], low[c], quad[0]);
+                if (BITS == 4) dot[r][c] = dot_nibbles(dot[r][c], high[c], quad[1]);
+            }
+        }
+    }
+}
+
+INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, const int R, const int C,
+                       const int BITS, const int HALVES) {
+    const int64_t groups = a->groups, stride = group_bytes(a), size = number_bytes(a->number);
+    const uint8_t *w[FEW_WIDE];
+    for (int c = 0; c < C; c++) w[c] = a->weights + (int64_t)(block + c) * groups * stride;
+    vf sum[TILE_ROWS][FEW_WIDE];
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) sum[r][c] = vf_zero();
+    for (int64_t g = 0; g < groups; g++) {
+        const int8_t *codes = x.codes + (row * groups + g) * GROUP;
+        const struct group_meta *meta = x.meta + row * groups + g;
+#pragma GCC unroll 2
+        for (int h = 0; h < HALVES; h++) {
+            vi dot[TILE_ROWS][FEW_WIDE];
+            int32_t shift[TILE_ROWS]; /* what the zero point adds to each sum of products */
+            for (int r = 0; r < R; r++) {
+                const struct group_meta *m = meta + r * groups;
+                shift[r] = -a->zero * (HALVES == 2 ? m->half[h] : m->half[0] + m->half[1]);
+                for (int c = 0; c < C; c++) dot[r][c] = vi_set(x.fine ? 0 : shift[r]);
+            }
+            dot_group(w, codes, groups * GROUP, h, dot, R, C, BITS, HALVES);
+            if (x.fine) {
+                for (int r = 0; r < R; r++)
+                    for (int c = 0; c < C; c++) dot[r][c] = vi_shift_add(dot[r][c], shift[r]);
+                dot_group(w, x.fine + (row * groups + g) * GROUP, groups * GROUP, h, dot, R, C, BITS, HALVES);
+            }
+            for (int c = 0; c < C; c++) {
+                const uint8_t *numbers = w[c] + BITS * 64;
+                vf scale = vf_number(numbers + h * 16 * size, 0, a->number);
+                for (int r = 0; r < R; r++) {
+                    vf factor = vf_mul(scale, vf_set(meta[r * groups].scale));
+                    sum[r][c] = vf_fma(vi_float(dot[r][c]), factor, sum[r][c]);
+                }
+                if (!a->has_min) continue;
+                vf min = vf_number(numbers + (HALVES + h) * 16 * size, 0, a->number);
+                for (int r = 0; r < R; r++) {
+                    const struct group_meta *m = meta + r * groups;
+                    vf part = vf_set(HALVES == 2 ? m->scale * (float)m->half[h] : m->sum);
+                    sum[r][c] = vf_fma(min, part, sum[r][c]);
+                }
+            }
+        }
+        for (int c = 0; c < C; c++) w[c] += stride;
+    }
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) finish(a, row + r, block + c, sum[r][c]);
+}
+
+INLINE void tile_dense(const struct gemm_args *a, int64_t row, int32_t block, const int R, const int C, const int NUMBER) {
+    const int64_t depth = a->columns, stride = depth * 16;
+    const int64_t base = block * stride;
+    vf sum[TILE_ROWS][FEW_WIDE];
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) sum[r][c] = vf_zero();
+    for (int64_t k = 0; k < depth; k++) {
+        vf w[FEW_WIDE];
+        for (int c = 0; c < C; c++) w[c] = vf_number(a->weights, base + c * stride + k * 16, NUMBER);
+        for (int r = 0; r < R; r++) {
+            vf x = vf_set(a->plain[(row + r) * a->plain_stride + k]);
+            for (int c = 0; c < C; c++) sum[r][c] = vf_fma(x, w[c], sum[r][c]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) finish(a, row + r, block + c, sum[r][c]);
+}
+
+/* One compiled function for each kind of weight and size of tile. */
+#define KIND_U4 0
+#define KIND_U4_HALVES 1
+#define KIND_I8 2
+#define KIND_I8_HALVES 3
+#define KIND_F16 4
+#define KIND_BF16 5
+#define KIND_F32 6
+
+typedef void tile_function(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block);
+
+#define TILE(kind, R, C)                                                                                        \
+    static void tile_##kind##_##R##_##C(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t b) { \
+        if (kind < 4) tile_codes(a, x, row, b, R, C, kind < 2 ? 4 : 8, 1 + kind % 2);                           \
+        else tile_dense(a, row, b, R, C, kind - 4);                                                             \
+    }
+#define NAME(kind, R, C) tile_##kind##_##R##_##C
+#if TILE_ROWS == 6
+#define TILES(kind)                                                                                       \
+    TILE(kind, 1, 1) TILE(kind, 1, 2) TILE(kind, 1, 3) TILE(kind, 1, 4) TILE(kind, 2, 1) TILE(kind, 2, 2) \
+    TILE(kind, 2, 3) TILE(kind, 2, 4) TILE(kind, 3, 1) TILE(kind, 3, 2) TILE(kind, 4, 1) TILE(kind, 4, 2) \
+    TILE(kind, 5, 1) TILE(kind, 5, 2) TILE(kind, 6, 1) TILE(kind, 6, 2)
+#define TABLE(kind)                                                                     \
+    {{NAME(kind, 1, 1), NAME(kind, 1, 2), NAME(kind, 1, 3), NAME(kind, 1, 4)},          \
+     {NAME(kind, 2, 1), NAME(kind, 2, 2), NAME(kind, 2, 3), NAME(kind, 2, 4)},          \
+     {NAME(kind, 3, 1), NAME(kind, 3, 2)}, {NAME(kind, 4, 1), NAME(kind, 4, 2)},        \
+     {NAME(kind, 5, 1), NAME(kind, 5, 2)}, {NAME(kind, 6, 1), NAME(kind, 6, 2)}}
+#elif TILE_ROWS == 3
+#define TILES(kind) TILE(kind, 1, 1) TILE(kind, 1, 2) TILE(kind, 2, 1) TILE(kind, 2, 2) TILE(kind, 3, 1)
+#define TABLE(kind) {{NAME(kind, 1, 1), NAME(kind, 1, 2)}, {NAME(kind, 2, 1), NAME(kind, 2, 2)}, {NAME(kind, 3, 1)}}
+#else
+#define TILES(kind) TILE(kind, 1, 1)
+#define TABLE(kind) {{NAME(kind, 1, 1)}}
+#endif
+TILES(0) TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
+static tile_function *const tiles[7][TILE_ROWS][FEW_WIDE] = {TABLE(0), TABLE(1), TABLE(2), TABLE(3),
+                                                             TABLE(4), TABLE(5), TABLE(6)};
+
+INLINE int kind_of(const struct gemm_args *a) {
+    return a->bits == 4 ? a->halves - 1 : a->bits == 8 ? 1 + a->halves : KIND_F16 + a->number;
+}
+
+/* Pieces of about 400,000 multiplications, a multiple of the threads; whole blocks of columns. */
+static int32_t gemm_chunks(const void *args, int32_t threads) {
+    const struct gemm_args *a = args;
+    int64_t rows = *a->rows, blocks = (a->n + 15) / 16;
+    if (!rows) return 0;
+    int64_t wanted = (int64_t)a->n * a->columns * (rows + 3) / 400000 / threads * threads;
+    int64_t most = blocks / 4;
+    if (wanted > most) wanted = most / threads * threads;
+    if (wanted < threads) wanted = threads;
+    return (int32_t)(wanted < blocks ? wanted : blocks);
+}
+
+#define ROWS_AT_ONCE 192 /* quantized rows that stay in the second-level cache */
+
+static void gemm_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
+    const struct gemm_args *a = args;
+    const int64_t rows = *a->rows, blocks = (a->n + 15) / 16;
+    const int32_t first = (int32_t)(blocks * chunk / chunks), end = (int32_t)(blocks * (chunk + 1) / chunks);
+    const int deferred = a->source && rows <= a->source->deferred;
+    const struct int8_rows x = deferred ? own_rows(a->source, worker) : a->x;
+    tile_function *const(*table)[FEW_WIDE] = tiles[kind_of(a)];
+    for (int64_t start = 0; start < rows; start += ROWS_AT_ONCE) {
+        const int64_t count = rows - start < ROWS_AT_ONCE ? rows - start : ROWS_AT_ONCE;
+        const int64_t parts = (count + TILE_ROWS - 1) / TILE_ROWS; /* of nearly equal height */
+        const int32_t wide = count <= 2 ? FEW_WIDE : MANY_WIDE;
+        for (int32_t block = first; block < end; block += wide) {
+            const int32_t width = end - block < wide ? end - block : wide;
+            for (int64_t part = 0; part < parts; part++) {
+                int64_t row = count * part / parts, height = count * (part + 1) / parts - row;
+                int32_t step = height <= 2 ? FEW_WIDE : MANY_WIDE;
+                for (int32_t c = 0; c < width; c += step)
+                    table[height - 1][(width - c < step ? width - c : step) - 1](a, x, start + row, block + c);
+            }
+        }
+    }
+}

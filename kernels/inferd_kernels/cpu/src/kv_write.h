@@ -1,0 +1,41 @@
+/* Head norm, rotary embedding (rotate-half), and the scatter of keys and values into the paged cache. */
+
+static void norm_rope(const struct write_args *a, const float *x, const float *norm, int64_t position, float *out) {
+    const int64_t width = a->width, half = a->rope / 2;
+    if (norm) {
+        float inverse = inverse_rms(x, width, a->eps);
+        for (int64_t i = 0; i < width; i++) out[i] = x[i] * inverse * norm[i];
+    } else {
+        memcpy(out, x, (size_t)width * 4);
+    }
+    if (!a->cos) return;
+    const float *cos = a->cos + position * a->rope, *sin = a->sin + position * a->rope;
+    for (int64_t i = 0; i < half; i++) {
+        float first = out[i], second = out[i + half];
+        out[i] = first * cos[i] - second * sin[i];
+        out[i + half] = second * cos[i + half] + first * sin[i + half];
+    }
+}
+
+static int32_t write_chunks(const void *args, int32_t threads) {
+    return split_rows(*((const struct write_args *)args)->rows, threads * 4);
+}
+
+static void write_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
+    const struct write_args *a = args;
+    const int64_t rows = *a->rows, width = a->width, size = a->block_size;
+    float *key = (float *)worker->scratch;
+    for (int64_t row = rows * chunk / chunks; row < rows * (chunk + 1) / chunks; row++) {
+        const int64_t position = a->positions[row], block = a->slots[row] / size, offset = a->slots[row] % size;
+        for (int64_t h = 0; h < a->heads; h++)
+            norm_rope(a, a->q + row * a->q_stride + h * width, a->q_norm, position, a->q_out + (row * a->heads + h) * width);
+        for (int64_t h = 0; h < a->kv_heads; h++) {
+            const int64_t plane = (block * a->kv_heads + h) * size * width;
+            const float *value = a->v + row * a->v_stride + h * width;
+            norm_rope(a, a->k + row * a->k_stride + h * width, a->k_norm, position, key);
+            for (int64_t d = 0; d < width; d++) number_put(a->k_cache, plane + d * size + offset, a->number, key[d]);
+            for (int64_t d = 0; d < width; d++) number_put(a->v_cache, plane + offset * width + d, a->number, value[d]);
+        }
+    }
+    worker->made = NULL; /* the scratch is no longer what a multiplication may have left there */
+}

@@ -1,0 +1,63 @@
+"""Attention by the C kernels: keys kept in columns, one order of summation a row, threads over spans or rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from inferd.plugin.contracts import AttentionBackend
+from inferd.plugin.types import Accept, Gqa, KVPlane, ProbeContext, Reject, Verdict
+from inferd_kernels.cpu.attention import MAX_GROUP, MAX_WIDTH, AttentionPlan, write
+from inferd_kernels.cpu.library import why_missing
+from inferd_plugins.attention.layout import float_layout, rejections
+
+if TYPE_CHECKING:
+    import torch
+
+    from inferd.plugin.contracts import Workspace
+    from inferd.plugin.types import AttentionLayer, KVFormat, KVGroup, KVLayout, LayerKV, Qkv, StepInputs
+
+
+class CpuAttention(AttentionBackend):
+    """Plane `k_columns` holds each head's keys of a block as [width, block_size], `v_rows` its values."""
+
+    @classmethod
+    def probe(cls, context: ProbeContext) -> Verdict:
+        reasons = rejections(context)
+        if context.device.split(":")[0] != "cpu":
+            reasons.append(f"device {context.device}")
+        if context.dtype != "fp32":
+            reasons.append(f"computes in fp32, not {context.dtype}")
+        layers = context.spec.layers if context.spec else ()
+        for spec in {layer.attention for layer in layers if isinstance(layer.attention, Gqa)}:
+            reasons += _lacks(spec)
+        missing = why_missing()
+        if missing:
+            reasons.append(missing)
+        return Reject(tuple(reasons)) if reasons else Accept()
+
+    def kv_layout(self, group: KVGroup, format: KVFormat, block_size: int) -> KVLayout:
+        layout = float_layout("cpu", group, format, block_size)
+        keys, values = group.planes
+        planes = (KVPlane("k_columns", keys.heads, keys.width), KVPlane("v_rows", values.heads, values.width))
+        return replace(layout, group=replace(group, planes=planes))
+
+    def plan(self, inputs: StepInputs, workspace: Workspace) -> AttentionPlan:
+        return AttentionPlan(inputs)
+
+    def write(self, layer: AttentionLayer, x: Qkv, kv: LayerKV, plan: Any, inputs: StepInputs) -> torch.Tensor:
+        return write(layer, x, kv, inputs)
+
+    def attend(self, layer: AttentionLayer, q: torch.Tensor, kv: LayerKV, plan: Any) -> torch.Tensor:
+        return plan.attend(layer, q, kv)
+
+
+def _lacks(spec: Gqa) -> list[str]:
+    lacks: list[str] = []
+    if spec.softcap is not None:
+        lacks.append("soft-capped attention scores")
+    if spec.sinks:
+        lacks.append("attention sinks")
+    if spec.heads // spec.kv_heads > MAX_GROUP or spec.head_dim > MAX_WIDTH:
+        lacks.append(f"heads of width {spec.head_dim}, {spec.heads // spec.kv_heads} to a KV head")
+    return lacks

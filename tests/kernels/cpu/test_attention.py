@@ -1,0 +1,99 @@
+"""The attention backend `cpu`: conformance in every tier, and one result for a row whatever runs beside it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from inferd.engine.workspace import BucketWorkspace
+from inferd.plugin.conformance import check
+from inferd.plugin.types import AttentionLayer, Gqa, KVFormat, KVGroup, KVPlane, Qkv, StepCounts, StepInputs
+from inferd_kernels.cpu.library import Library
+from inferd_plugins.attention.cpu import CpuAttention
+from inferd_plugins.attention.specs import PLUGINS
+
+WIDTH, HEADS, KV_HEADS = 64, 6, 2
+LENGTH = 600
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_conforms(tier: str, threads: int, library: Library) -> None:
+    library.set_threads(threads)
+    report = check(next(spec for spec in PLUGINS if spec.name == "cpu"))
+    assert report.ok, str(report)
+
+
+class Cache:
+    """One layer; sequence s owns the blocks from s * 50 on. All sequences hold the same projections."""
+
+    def __init__(self, block_size: int, format: KVFormat, window: int | None) -> None:
+        planes = tuple(KVPlane(name, KV_HEADS, WIDTH) for name in "kv")
+        self.backend = CpuAttention()
+        self.layout = self.backend.kv_layout(KVGroup((0,), planes, window), format, block_size)
+        self.blocks = -(-LENGTH // block_size)
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[format]
+        shape = (4 * self.blocks, block_size, KV_HEADS, WIDTH)
+        self.kv = {plane.name: torch.full(shape, float("nan")).to(dtype) for plane in self.layout.group.planes}
+        self.layer = AttentionLayer(0, 0, Gqa(HEADS, KV_HEADS, WIDTH, scale=0.125, window=window), None, None)
+        generator = torch.Generator().manual_seed(3)
+        self.x = [torch.randn(LENGTH, heads, WIDTH, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+
+    def step(self, *turns: tuple[int, int, int]) -> list[torch.Tensor]:
+        """Run turns of (sequence, first position, tokens); return each one's output."""
+        size = self.layout.block_size
+        positions = torch.cat([torch.arange(first, first + count) for _, first, count in turns])
+        owner = torch.cat([torch.full((count,), seq) for seq, _, count in turns])
+        lens, contexts = [count for _, _, count in turns], [first + count for _, first, count in turns]
+        inputs = StepInputs(
+            token_ids=torch.zeros(len(positions), dtype=torch.int32),
+            positions=positions,
+            cu_seqlens=torch.tensor([0, *torch.tensor(lens).cumsum(0).tolist()], dtype=torch.int32),
+            context_lens=torch.tensor(contexts, dtype=torch.int32),
+            block_tables=torch.stack(
+                [torch.arange(self.blocks, dtype=torch.int32) + s * self.blocks for s, *_ in turns]
+            )[None],
+            slots=(owner * self.blocks * size + positions)[None],
+            sample_rows=torch.zeros(0, dtype=torch.int32),
+            query_lens=lens,
+            context_lens_host=contexts,
+            counts=StepCounts(0, 0, len(turns)),
+        )
+        plan = self.backend.plan(inputs, BucketWorkspace("cpu"))
+        q = self.backend.write(self.layer, Qkv(*(part[positions] for part in self.x)), self.kv, plan, inputs)
+        return list(self.backend.attend(self.layer, q, self.kv, plan).split(lens))
+
+
+@pytest.mark.parametrize(("block_size", "format"), [(16, "fp32"), (32, "fp32"), (5, "fp32"), (16, "bf16"), (8, "bf16")])
+@pytest.mark.parametrize("window", [None, 270])
+def test_a_row_has_the_same_bits_in_any_step(
+    tier: str, block_size: int, format: KVFormat, window: int | None, library: Library
+) -> None:
+    """Whole prompt, chunks of several sizes, single tokens, verify rows; alone and beside others; 1 and 2 threads."""
+    library.set_threads(2)
+    cache = Cache(block_size, format, window)
+    whole = cache.step((0, 0, LENGTH))[0]
+    library.set_threads(1)
+    done = 0
+    while done < LENGTH:
+        count = min((137, 1, 64, 5)[done % 4], LENGTH - done)
+        assert torch.equal(cache.step((1, done, count))[0], whole[done : done + count]), (done, count)
+        done += count
+    library.set_threads(2)
+    for first in (0, 255, 256, 511, 599):
+        alone = cache.step((1, first, 1))[0]
+        beside = cache.step((1, first, 1), (0, 590, 4), (2, 0, 40))[0]
+        assert torch.equal(alone, whole[first : first + 1])
+        assert torch.equal(beside, alone)
+    verify = cache.step((0, 595, 5))[0]
+    assert torch.equal(verify, whole[595:])
+
+
+def test_the_last_thread_merges_what_all_left(library: Library) -> None:
+    """Many short steps over several spans: the counters of unfinished spans always come back to zero."""
+    library.set_threads(2)
+    cache = Cache(16, "fp32", None)
+    cache.step((0, 0, LENGTH), (1, 0, LENGTH))
+    want = cache.step((0, 599, 1))[0]
+    for _ in range(200):
+        for got in cache.step((0, 599, 1), (1, 599, 1)):
+            assert torch.equal(got, want)

@@ -1,0 +1,146 @@
+"""Packed multiplication: exact against the dequantised weight and the same quantized rows, in every tier."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from inferd.plugin.types import PackedWeight
+from inferd_kernels.cpu.library import Library
+from inferd_kernels.cpu.linear import CpuDenseLinear, CpuPackedLinear
+from inferd_kernels.cpu.rows import Int8Rows, norm_fine, norm_plain, quantize, silu_int8, silu_plain
+from inferd_kernels.linear import DequantizedLinear, default_kernels
+from inferd_kernels.reference.forms import dequantize
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+KERNEL = CpuPackedLinear()
+
+
+def packed(
+    form: str, n: int, k: int, group: int, dtype: torch.dtype, *, mins: bool = False, zero: int = 0
+) -> PackedWeight:
+    generator = torch.Generator().manual_seed(n * k + group)
+    low, high, columns, kind = (0, 256, k // 2, torch.uint8) if form == "u4_group" else (-128, 128, k, torch.int8)
+    planes = {
+        "codes": torch.randint(low, high, (n, columns), dtype=kind, generator=generator),
+        "scales": (torch.rand(n, k // group, generator=generator) / 16 + 0.01).to(dtype),
+    }
+    if mins:
+        planes["mins"] = (torch.randn(n, k // group, generator=generator) / 10).to(dtype)
+    return PackedWeight(form, (n, k), planes, group=group, zero=zero)  # type: ignore[arg-type]
+
+
+WEIGHTS = {
+    "Q4_1": packed("u4_group", 96, 64, 32, F16, mins=True),
+    "Q4_0, ragged": packed("u4_group", 50, 96, 32, F16, zero=8),
+    "Q4_K": packed("u4_group", 33, 256, 32, F32, mins=True),
+    "4 bits by 16": packed("u4_group", 17, 48, 16, BF16, zero=3),
+    "4 bits by 128": packed("u4_group", 40, 256, 128, F16, mins=True, zero=5),
+    "Q8_0": packed("i8_group", 96, 64, 32, F16),
+    "Q5_1": packed("i8_group", 50, 96, 32, F16, mins=True),
+    "Q6_K": packed("i8_group", 33, 256, 16, F32),
+    "8 bits by 16": packed("i8_group", 17, 48, 16, BF16, mins=True, zero=3),
+    "8 bits by 64": packed("i8_group", 20, 128, 64, F32, zero=-5),
+}
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 31, 33, 64, 70)
+
+
+def rows(count: int, columns: int) -> torch.Tensor:
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(columns))
+
+
+def values(x: Int8Rows) -> torch.Tensor:
+    """Return what quantized rows stand for, in float64."""
+    count, columns = x.shape
+    codes = x.codes.view(count, -1, 32).double()
+    if x.fine is not None:
+        codes = codes * 256 + x.fine.view(count, -1, 32).double()
+    scales = x.meta.view(count, -1, 16)[..., :4].contiguous().view(F32).view(count, -1, 1)
+    return (codes * scales.double()).view(count, -1)[:, :columns]
+
+
+def worst(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got - want).abs().max() / want.abs().max())
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("fine", [False, True])
+def test_equals_the_dequantised_weight(tier: str, name: str, fine: bool) -> None:
+    weight = WEIGHTS[name]
+    n, k = weight.shape
+    x, bias, residual = rows(13, k), torch.randn(n), torch.randn(13, n)
+    quantized = norm_fine(x, torch.ones(k), 1e-5) if fine else quantize(x)
+    plain = norm_plain(x, torch.ones(k), 1e-5) if fine else x
+    got = KERNEL.linear(quantized, KERNEL.prepare(weight, device="cpu", dtype=F32), bias, residual=residual).double()
+    exact = dequantize(weight).double().T
+    assert worst(got, values(quantized) @ exact + bias + residual) < 2e-6
+    assert worst(got, plain.double() @ exact + bias + residual) < (1e-4 if fine else 3e-2)
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q4_0, ragged", "Q6_K"])
+def test_a_row_has_the_same_bits_in_any_step(tier: str, name: str, library: Library) -> None:
+    weight = WEIGHTS[name]
+    prepared = KERNEL.prepare(weight, device="cpu", dtype=F32)
+    x = rows(70, weight.shape[1])
+    whole = KERNEL.linear(x, prepared)
+    for threads in (1, 2):
+        library.set_threads(threads)
+        for count in ROWS if threads == 2 else range(1, 70):
+            assert torch.equal(KERNEL.linear(x[70 - count :], prepared), whole[70 - count :]), (threads, count)
+
+
+def test_embedding_rows_are_bit_for_bit_those_of_the_form(tier: str) -> None:
+    for weight in WEIGHTS.values():
+        ids = torch.tensor([0, 5, weight.shape[0] - 1, 5], dtype=torch.int32)
+        got = KERNEL.rows(KERNEL.prepare_rows(weight, device="cpu"), ids, F32)
+        assert torch.equal(got, dequantize(weight)[ids.long()])
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+def test_dense_weights_multiply_without_rounding(tier: str, dtype: torch.dtype) -> None:
+    kernel = CpuDenseLinear()
+    values = torch.randn(77, 50).to(dtype)
+    prepared = kernel.prepare(PackedWeight("dense", (77, 50), {"weight": values}), device="cpu", dtype=F32)
+    x = rows(33, 50)
+    whole = kernel.linear(x, prepared)
+    torch.testing.assert_close(whole.double(), x.double() @ values.double().T, rtol=1e-5, atol=2e-5)
+    for count in (1, 2, 3, 7, 8):
+        assert torch.equal(kernel.linear(x[:count], prepared), whole[:count])
+    assert torch.equal(kernel.rows(prepared, torch.tensor([5, 76]), F32, 2.0), 2 * values[[5, 76]].float())
+
+
+def test_output_may_be_columns_of_a_wider_one(tier: str) -> None:
+    weight = WEIGHTS["Q4_0, ragged"]
+    x, prepared = rows(5, 96), KERNEL.prepare(weight, device="cpu", dtype=F32)
+    out = torch.full((5, 80), 7.0)
+    KERNEL.linear(x, prepared, out=out[:, 20:70])
+    assert torch.equal(out[:, 20:70], KERNEL.linear(x, prepared))
+    assert bool((out[:, :20] == 7).all())
+    assert bool((out[:, 70:] == 7).all())
+
+
+def test_bad_numbers_stay_bad(tier: str) -> None:
+    weight = WEIGHTS["Q4_1"]
+    x = rows(3, 64)
+    x[0, 3], x[1, 40] = float("nan"), float("inf")
+    got = KERNEL.linear(x, KERNEL.prepare(weight, device="cpu", dtype=F32))
+    assert torch.isnan(got).all(dim=1).tolist() == [True, True, False]
+
+
+def test_norm_and_gate_equal_torch(tier: str) -> None:
+    x, weight, gate_up = rows(5, 100), torch.rand(100), rows(5, 200) * 30
+    want = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+    assert worst(norm_plain(x, weight, 1e-5).double(), want) < 1e-6
+    want = torch.nn.functional.silu(gate_up[:, :100].double()) * gate_up[:, 100:]
+    assert worst(silu_plain(gate_up).double(), want) < 1e-6
+    assert worst(values(silu_int8(gate_up)), want) < 1e-2
+
+
+def test_what_no_native_kernel_takes_falls_back(library: Library) -> None:
+    kernels = default_kernels("native")
+    ordered = PackedWeight("u4_group", (4, 64), WEIGHTS["Q4_1"].planes, group=32, permutation=torch.arange(64))
+    assert isinstance(kernels.choose(WEIGHTS["Q4_1"], "cpu", F32), CpuPackedLinear)
+    assert isinstance(kernels.choose(ordered, "cpu", F32), DequantizedLinear)
+    assert isinstance(kernels.choose(WEIGHTS["Q4_1"], "cpu", BF16), DequantizedLinear)
+    assert isinstance(kernels.choose(WEIGHTS["Q4_1"], "cuda", F32), DequantizedLinear)
+    assert isinstance(default_kernels("torch").choose(WEIGHTS["Q4_1"], "cpu", F32), DequantizedLinear)
