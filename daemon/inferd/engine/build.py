@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from inferd.engine.executor import Executor
     from inferd.engine.settings import WorkerSettings
     from inferd.load.vocab import Vocabulary
+    from inferd.plugin.resolution import Resolution
 
 SIZES = ("max_context", "max_sequences", "token_budget", "chunk", "block_size", "num_blocks", "max_draft")
 
@@ -58,6 +59,7 @@ class _Loaded(NamedTuple):
     executor: Executor
     weight_bytes: int
     weights_note: str
+    rounds_activations: bool
     eager_because: str
 
 
@@ -66,10 +68,17 @@ def _executor(assembly: Assembly, report: Progress) -> _Loaded:
         from inferd.engine.ranks import RankExecutor
 
         ranks = RankExecutor(assembly, report)
-        return _Loaded(ranks, ranks.weight_bytes, ranks.weights_note, "the model runs on several ranks")
+        because = "the model runs on several ranks"
+        return _Loaded(ranks, ranks.weight_bytes, ranks.weights_note, ranks.rounds_activations, because)
     runner = build_runner(assembly, 0, report)
     decoder = runner.decoder
-    return _Loaded(LocalExecutor(runner), decoder.weight_bytes, decoder.weights_note, why_eager(assembly, decoder))
+    return _Loaded(
+        LocalExecutor(runner),
+        decoder.weight_bytes,
+        decoder.weights_note,
+        decoder.rounds_activations,
+        why_eager(assembly, decoder),
+    )
 
 
 def _engine(assembly: Assembly, executor: Executor) -> Engine:
@@ -121,8 +130,8 @@ def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelC
         manifest=manifest(resolution),
         rejected=tuple((r.kind, r.name, r.why) for r in resolution.rejected),
         plugin_table=tuple(PluginInfo(**row._asdict()) for row in resolution.listing),
-        exactness=resolution.exactness.level,
-        exactness_by=", ".join(resolution.exactness.by),
+        exactness="approximate" if loaded.rounds_activations else resolution.exactness.level,
+        exactness_by=_lowered_by(resolution, loaded.rounds_activations),
         eager_because=loaded.eager_because,
         shape={name: getattr(shape, name) for name in SIZES},
         shape_origin=dict(shape.origin),
@@ -130,3 +139,11 @@ def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelC
         kv_bytes=assembly.kv_bytes,
         weights_note=loaded.weights_note,
     )
+
+
+def _lowered_by(resolution: Resolution, rounds_activations: bool) -> str:
+    """Name what keeps the output from being exact: plugins, or kernels that round their input."""
+    level, by = resolution.exactness
+    if not rounds_activations:
+        return ", ".join(by)
+    return ", ".join([*(by if level == "approximate" else ()), "engine.linear (int8 activations)"])

@@ -88,6 +88,7 @@ class RankExecutor(Executor):
         self._runner = build_runner(assembly, 0, self._progress)
         loaded = [self._await(rank, RankLoaded) for rank in self._ranks]
         self.weight_bytes = self._runner.decoder.weight_bytes + sum(r.weight_bytes for r in loaded)
+        self.rounds_activations = self._runner.decoder.rounds_activations
         self.weights_note = "; ".join(_notes(self._runner.decoder.weights_note, *(r.weights_note for r in loaded)))
         self._last = None if placements[0].samples else next(r for r in self._ranks if placements[r.number].samples)
         self._join(len(placements))

@@ -77,6 +77,7 @@ class _Builder:
     _matrices: int = 0
     _dequantised: set[str] = field(default_factory=set)
     _num_dequantised: int = 0
+    _int8_rows: bool = False
     _unrecorded: set[str] = field(default_factory=set)
     """What of this model no native kernel computes."""
 
@@ -96,6 +97,7 @@ class _Builder:
             head=ends[1],
             weight_bytes=self._bytes,
             weights_note=self._note(),
+            rounds_activations=self._int8_rows,
             eager_because=self._eager(),
         )
 
@@ -204,6 +206,7 @@ class _Builder:
         lost = [weight.form for weight, kernel in zip(weights, kernels, strict=True) if not kernel.packed]
         self._num_dequantised += len(lost)
         self._dequantised |= set(lost)
+        self._int8_rows |= any(kernel.input_format == "int8 rows" for kernel in kernels)
 
     def _eager(self) -> str:
         if self.kernels.missing:
