@@ -93,3 +93,10 @@ def test_the_conformance_kit_runs_from_the_command(tool: Tool) -> None:
     ran = tool("plugins", "check", "kv.contiguous", "--json", timeout=120)
     assert (ran.code, ran.json["ok"]) == (0, True), ran.out + ran.err
     assert len(ran.json["results"]) > 3
+
+
+def test_a_plugin_that_is_not_there_is_refused_before_anything_starts(tool: Tool) -> None:
+    ran = tool("serve", "--attention", "tosch")
+    assert ran.code == Exit.CONFIG
+    assert "plugins.attention" in ran.err
+    assert "did you mean 'torch'?" in ran.err

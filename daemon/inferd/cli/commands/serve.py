@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from inferd.cli.state import State, pass_state
+from inferd.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from inferd.config.schema import Config
 
 
 class Override(NamedTuple):
@@ -73,4 +77,21 @@ def serve(state: State, model: str | None, config_path: str | None, settings: tu
     state = state.override(given, config_path=config_path, settings=settings)
     from inferd.front.main import serve as run_daemon
 
+    _check_pins(state.loaded.config)
     return run_daemon(state.loaded.config, model=model, paths=state.paths)
+
+
+def _check_pins(config: Config) -> None:
+    """Refuse plugin names that are not installed before a daemon starts with them. Raises ConfigError."""
+    from inferd.plugin.errors import UnknownPluginError
+    from inferd.plugin.manager import PluginManager
+    from inferd.plugin.types import KINDS
+
+    manager = PluginManager(config.plugins.disable).load()
+    for kind in KINDS:
+        name = getattr(config.plugins, kind)
+        try:
+            if name:
+                manager.find(kind, name)
+        except UnknownPluginError as error:
+            raise ConfigError(f"plugins.{kind}: {error}") from None
