@@ -60,6 +60,7 @@ TORCH_IN_ENGINE = {
     "local",
     "offline",
     "ranks",
+    "capture",
     "runner",
     "sampler",
     "worker",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.operators import argmax, gather
 from inferd_kernels.cpu.program import Program
 
@@ -38,6 +39,9 @@ class CapturedForward:
         workspace: BucketWorkspace,
     ) -> None:
         self._decoder = decoder
+        for planes in kv.values():
+            for plane in planes.values():
+                load().advise(plane.data_ptr(), plane.nbytes)
         self._program = program = Program()
         inputs = buffers.whole()
         with torch.inference_mode(), program.record():

@@ -7,6 +7,7 @@ sorts, and only rows that ask for a filter pay for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,9 +80,11 @@ class Sampler:
         peaks, ids = known if known is not None and work is logits else work.max(-1)
         if not greedy.all():
             self._sample_random(work, ids, rows, np.flatnonzero(~greedy))
-        sound = torch.isfinite(peaks)
-        bad = ~sound if work is logits else ~torch.isfinite(logits.amax(-1))
-        return Sampled(ids.tolist(), bad.tolist(), (~sound & ~bad).tolist())
+        sound = [math.isfinite(peak) for peak in peaks.tolist()]
+        model = sound if work is logits else [math.isfinite(peak) for peak in logits.amax(-1).tolist()]
+        return Sampled(
+            ids.tolist(), [not own for own in model], [a and not b for a, b in zip(model, sound, strict=True)]
+        )
 
     def _edit(self, work: torch.Tensor, rows: SampleRows, index: np.ndarray) -> None:
         for row in index.tolist():

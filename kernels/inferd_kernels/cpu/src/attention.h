@@ -97,11 +97,13 @@ static struct tile_view view_tile(struct scan *s, int64_t start, int64_t count) 
 
 INLINE void scores_of(struct scan *s, struct tile_view t, int64_t row, const int R) {
     vf sum[8][2];
+    const float *rows[8];
+    for (int r = 0; r < R; r++) rows[r] = s->q[row + r];
     for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = vf_zero();
     for (int64_t d = 0; d < s->a->width; d++) {
         vf k0 = vf_load(t.k[0] + d * t.k_stride), k1 = vf_load(t.k[1] + d * t.k_stride);
         for (int r = 0; r < R; r++) {
-            vf q = vf_set(s->q[row + r][d]);
+            vf q = vf_set(rows[r][d]);
             sum[r][0] = vf_fma(q, k0, sum[r][0]);
             sum[r][1] = vf_fma(q, k1, sum[r][1]);
         }
@@ -160,13 +162,17 @@ INLINE void weigh(struct scan *s, struct tile_view t, int64_t row, int64_t colum
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++)
             sum[r][c] = vf_mul(vf_load(s->sums + (row + r) * s->padded + column + c * 16), vf_set(s->shrink[row + r]));
-    for (int64_t key = from; key < to; key++) {
-        const float *v = t.v[key >= 16] + (key & 15) * t.v_stride + column;
-        vf value[4];
-        for (int c = 0; c < C; c++) value[c] = vf_load(v + c * 16);
-        for (int r = 0; r < R; r++) {
-            vf weight = vf_set(s->scores[(row + r) * TILE_KEYS + key]);
-            for (int c = 0; c < C; c++) sum[r][c] = vf_fma(weight, value[c], sum[r][c]);
+    for (int half = 0; half < 2; half++) {
+        const int64_t first = from > half * 16 ? from : half * 16, last = to < half * 16 + 16 ? to : half * 16 + 16;
+        const float *v = t.v[half] + (first - half * 16) * t.v_stride + column;
+        const float *weights = s->scores + row * TILE_KEYS;
+        for (int64_t key = first; key < last; key++, v += t.v_stride) {
+            vf value[4];
+            for (int c = 0; c < C; c++) value[c] = vf_load(v + c * 16);
+            for (int r = 0; r < R; r++) {
+                vf weight = vf_set(weights[r * TILE_KEYS + key]);
+                for (int c = 0; c < C; c++) sum[r][c] = vf_fma(weight, value[c], sum[r][c]);
+            }
         }
     }
     for (int r = 0; r < R; r++)
@@ -185,6 +191,20 @@ static void weigh_rows(struct scan *s, struct tile_view t, int64_t row, int64_t 
         for (int r = 0; r < rows; r++) weigh(s, t, row + r, column, from, to, 1, 1);
 }
 
+/* Ask for a tile ahead of its use: blocks lie apart, where no hardware prefetcher looks. */
+INLINE void prefetch_tile(const struct scan *s, int64_t start, int64_t end) {
+    const struct attend_args *a = s->a;
+    const int64_t bytes = a->number == NUMBER_F32 ? 4 : 2;
+    if (a->block_size % 16) return;
+    for (int64_t key = start; key < end && key < start + TILE_KEYS; key += 16) {
+        const int64_t plane = plane_of(s, key), offset = key % a->block_size;
+        const char *k = (const char *)a->k_cache + (plane + offset) * bytes;
+        const char *v = (const char *)a->v_cache + (plane + offset * a->width) * bytes;
+        for (int64_t d = 0; d < a->width; d++) __builtin_prefetch(k + d * a->block_size * bytes);
+        for (int64_t i = 0; i < 16 * a->width * bytes; i += 64) __builtin_prefetch(v + i);
+    }
+}
+
 /* Scan one span for all rows, into top, total and sums. */
 static void scan_span(struct scan *s, int64_t span) {
     for (int64_t r = 0; r < s->count; r++) s->top[r] = MINUS_INFINITY, s->total[r] = 0;
@@ -193,6 +213,7 @@ static void scan_span(struct scan *s, int64_t span) {
     for (int64_t start = span * SPAN; start < end; start += TILE_KEYS) {
         int64_t count = end - start < TILE_KEYS ? end - start : TILE_KEYS;
         if (start + count <= s->low) continue;
+        if (s->count <= 16) prefetch_tile(s, start + TILE_KEYS, s->high); /* many rows use a tile long enough */
         struct tile_view t = view_tile(s, start, count);
         all_scores(s, t);
         for (int64_t r = 0; r < s->count; r++) s->shrink[r] = soften(s, r, start, count);
