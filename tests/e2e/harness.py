@@ -147,17 +147,22 @@ class Background(threading.Thread):
             self._error = error
 
     def result(self) -> Any:
-        self.join(2 * WAIT_S)
-        assert not self.is_alive(), "the call never returned"
-        if self._error is not None:
-            raise self._error
-        return self._outcome
+        outcome = self.outcome()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def error(self) -> BaseException:
         """Return what the call raised; it must have failed."""
+        outcome = self.outcome()
+        assert isinstance(outcome, BaseException), f"it returned {outcome}"
+        return outcome
+
+    def outcome(self) -> Any:
+        """Return what the call returned or raised."""
         self.join(2 * WAIT_S)
-        assert self._error is not None, f"it returned {self._outcome}" if not self.is_alive() else "it never returned"
-        return self._error
+        assert not self.is_alive(), "the call never returned"
+        return self._outcome if self._error is None else self._error
 
 
 # --- processes --------------------------------------------------------------------------------

@@ -150,7 +150,11 @@ def test_what_a_plugin_raises_is_told_to_the_client(models: Path, client: Client
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("cut", r"model\.safetensors"), ("dying", "SIGKILL"), ("raising", "KeyError: 'a layout it forgot'")],
+    [
+        ("cut", r"model\.safetensors"),
+        ("dying", "SIGKILL"),
+        pytest.param("raising", "KeyError: 'a layout it forgot'", marks=pytest.mark.full),
+    ],
 )
 def test_a_model_that_cannot_be_loaded_fails_with_the_reason(
     models: Path, client: Client, answer: list[int], name: str, why: str
