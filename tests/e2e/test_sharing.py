@@ -118,23 +118,26 @@ def test_a_thousand_requests_of_one_client_do_not_hold_another(served: Served, c
     rng = random.Random(4)
 
     def prompt() -> list[int]:
-        return [rng.randrange(4, 280) for _ in range(480)]
+        """Thirty-two chunks, so that it is the prefill that is measured and not one step."""
+        return [rng.randrange(4, 280) for _ in range(2000)]
 
     alone = statistics.median(ttft(served, prompt()) for _ in range(5))
     hog = served.client("hog")
+    plugs = [hog.generate([50 + i], stream=True, **ENDLESS) for i in range(SLOTS)]  # until all thousand are there
     streams = [hog.generate(prompt()[:8], stream=True, max_tokens=4, ignore_eos=True) for _ in range(1000)]
-    eventually(lambda: the_model(client, "tiny").waiting > 900)
+    eventually(lambda: the_model(client, "tiny").waiting >= 1000)
+    for plug in plugs:
+        plug.close()
     beside, overtaken = [], []
-    for _ in range(7):
+    for _ in range(5):
         before = the_model(client, "tiny").waiting
         beside.append(ttft(served, prompt()))
         overtaken.append(before - the_model(client, "tiny").waiting)
-    assert the_model(client, "tiny").waiting > 100, "the hog must still be there at the end"
-    # Those in the slots, those that others' ends let in during eight chunks of prefill, and the calls around.
-    assert min(overtaken) < 8 * SLOTS, overtaken
-    assert max(overtaken) < 300, overtaken
-    # The best of several: a busy machine slows any one of them, unfairness all.
-    assert min(beside) < 3 * alone, (alone, beside)
+    assert the_model(client, "tiny").waiting > 50, "the hog must still be there at the end"
+    # Alone it takes 32 steps. A request of the hog holds one of the 7 other slots for 5 steps, so this many pass by in
+    # three times 32. Not counted in seconds: with a model this small a step of 8 sequences costs twice one of one.
+    assert max(overtaken) <= 3 * 32 * 7 // 5, overtaken
+    assert min(beside) < 10 * alone, (alone, beside)
     assert all(stream.result().finish == "length" for stream in streams)
 
 
