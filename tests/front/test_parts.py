@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferd.config.schema import Log
+from inferd.front.catalog import StoreCatalog
 from inferd.front.ledger import HostMemory, Ledger, host_memory
 from inferd.front.loop import Loop
 from inferd.front.outbox import Outbox, Piece, Stream
+from inferd.load.store import Store
 from inferd.log import clean, make_logger
 from inferd_client import protocol as p
+from tests.tiny import tiny_llama
 
 MIB = 1 << 20
 
@@ -155,3 +158,13 @@ def test_logs_are_json_off_a_terminal_and_escape_what_clients_chose(
     assert (found["event"], found["level"], found["part"], found["tokens"]) == ("request", "info", "front", 3)
     assert found["id"] == "\\x1b[31mred\\n"
     assert clean("tab\tünïcode") == "tab\\tünïcode"
+
+
+def test_a_model_of_the_config_is_known_by_its_name(tmp_path: Path) -> None:
+    folder = tiny_llama(tmp_path / "somewhere")
+    catalog = StoreCatalog(Store(tmp_path / "store"), {"mine": str(folder), "gone": str(tmp_path / "gone")})
+    assert catalog.resolve("mine")[:2] == ("mine", str(folder))
+    listed = {info.name: info for info in catalog.list()}
+    assert listed["mine"].bytes > 0
+    assert not listed["mine"].problem
+    assert "models.gone.path" in listed["gone"].problem

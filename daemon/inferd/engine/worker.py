@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 IDLE_S = 1.0
 PROGRESS_S = 0.2
 """Between two reports of the same phase of a load."""
+ONEDNN_PRIMITIVES = "256"
+"""oneDNN keeps a compiled product for every matrix shape and number of rows; each takes about half a MiB."""
 EX_LOAD = 3
 """Exit code after a load that failed."""
 FORESEEN = (LoadError, ValueError, OSError, MemoryError, ImportError)
@@ -121,6 +123,7 @@ def _limit_threads(threads: int) -> None:
     then took five times as long as with threads that sleep.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", ONEDNN_PRIMITIVES)
     if threads:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -36,12 +36,14 @@ class Catalog(Protocol):
 class StoreCatalog:
     """The models of the store, and any GGUF file or Hugging Face directory by its path.
 
-    What was opened by its path once is known by the path's last part from then on.
+    What was opened by its path once is known by the path's last part from then on; `paths` names some
+    from the start (`[models.NAME] path`).
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, paths: Mapping[str, str] | None = None) -> None:
         self._store = store
-        self._paths: dict[str, str] = {}
+        self._configured = dict(paths or {})
+        self._paths = dict(self._configured)
 
     def resolve(self, name: str) -> Found:
         path = self._store.resolve(self._paths.get(name, name)).absolute()
@@ -51,7 +53,7 @@ class StoreCatalog:
         return Found(short, str(path), weight_file_bytes(path))
 
     def list(self) -> list[ModelInfo]:
-        return self._store.list()
+        return self._store.list() + [_described(name, Path(path)) for name, path in self._configured.items()]
 
 
 class ScriptedCatalog:
@@ -75,6 +77,12 @@ def weight_file_bytes(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size
     return sum(shard.stat().st_size for shard in path.glob("*.safetensors"))
+
+
+def _described(name: str, path: Path) -> ModelInfo:
+    if not path.exists():
+        return ModelInfo(name=name, path=str(path), bytes=0, problem=f"models.{name}.path: no such file or folder")
+    return ModelInfo(name=name, path=str(path), bytes=weight_file_bytes(path))
 
 
 def _short(name: str, path: Path) -> str:

@@ -35,7 +35,7 @@ def serve(config: Config, *, model: str | None, paths: RuntimePaths) -> int:
     """
     from inferd.load.store import Store
 
-    catalog = StoreCatalog(Store(paths.models))
+    catalog = StoreCatalog(Store(paths.models), {name: own.path for name, own in config.models.items() if own.path})
     wanted = model or config.default_model
     try:
         default = _default(catalog, wanted) if model or config.preload else wanted
