@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 KEY := $(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 STAMP := $(VENV)/.installed-$(KEY)
 
-.PHONY: help venv demo model lint test test-full kernels clean
+.PHONY: help venv demo model fresh lint test test-full kernels clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -36,7 +36,7 @@ $(STAMP):
 model: $(STAMP)
 	@$(BIN)/inferd pull smollm2-135m
 
-demo: $(STAMP)
+demo: fresh
 	@$(BIN)/python -m inferd.cli.demo "$$DEMO_PROMPT"
 demo: export DEMO_PROMPT := $(value PROMPT)
 
@@ -45,10 +45,14 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 
-test: lint model
+# Sources that changed since the install are compiled first; without a compiler torch serves.
+fresh: $(STAMP)
+	-@$(BIN)/python kernels/inferd_kernels/cpu/build.py --if-stale
+
+test: lint model fresh
 	$(BIN)/python -m pytest -n $(JOBS)
 
-test-full: lint model
+test-full: lint model fresh
 	$(BIN)/python -m pytest -n $(JOBS) -m "full or not full"
 
 kernels: $(STAMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,10 @@ from tests.smollm2 import smollm2_path
 
 # Before anything imports torch, and inherited by every process a test starts.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A run in the background of a shell is started with SIGINT ignored, and so would be every process it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -395,20 +395,13 @@ def test_a_cancelled_task_cancels_at_the_daemon(runtime):
 def test_a_restarted_daemon_fails_streams_and_serves_the_next_call(face, runtime):
     first = Router(runtime, slow_words(0))
     with face(runtime) as f:
-
-        def restart(stream_client):
-            first.close()
-            routers.append(Router(runtime, words, instance="i2"))
-            return stream_client.generate("a b")
-
-        routers: list[Router] = []
         stream = f.run(_first_piece)
-        f.run(restart)
-        with pytest.raises(ic.ServerRestarted):
-            f.run(lambda c: _finish(stream))
-        assert f.run(lambda c: c.generate("c d")).text == "cd"
-        assert f.client.daemon.instance == "i2"
-        routers[0].close()
+        first.close()
+        with Router(runtime, words, instance="i2"):
+            with pytest.raises(ic.ServerRestarted):
+                f.run(lambda c: _finish(stream))
+            assert f.run(lambda c: c.generate("c d")).text == "cd"
+            assert f.client.daemon.instance == "i2"
 
 
 def _first_piece(client):

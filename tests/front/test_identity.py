@@ -25,14 +25,23 @@ class Named(Raw):
         return socket
 
     def hello(self) -> p.Welcome:
-        """The daemon refuses a routing id while it holds the connection before, so ask again until it is gone."""
-        for socket in (self.control, self.data):
-            answer = None
-            while not isinstance(answer, p.Welcome):
-                socket.send_multipart(p.encode(p.Hello(client=self.name, session=self.session)))
-                answer = self._receive(socket, 0.2)
-            self.session, self.welcome = answer.session, answer
+        """The daemon refuses a routing id while it holds the connection before: connect anew until it is gone.
+
+        A connection that was refused for its id stays refused, so asking again on it would wait for ever.
+        """
+        self.control = self._greeted("control.sock", self.control)
+        self.data = self._greeted("data.sock", self.data)
         return self.welcome
+
+    def _greeted(self, name: str, socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+        while True:
+            socket.send_multipart(p.encode(p.Hello(client=self.name, session=self.session)))
+            answer = self._receive(socket, 0.5)
+            if isinstance(answer, p.Welcome):
+                self.session, self.welcome = answer.session, answer
+                return socket
+            socket.close(linger=0)
+            socket = self._connect(name)
 
 
 @pytest.fixture(scope="module")

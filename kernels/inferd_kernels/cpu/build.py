@@ -83,6 +83,7 @@ def _run(command: list[str]) -> None:
 
 if __name__ == "__main__":
     try:
-        print(f"built {compile_library()}")
+        if "--if-stale" not in sys.argv or not is_current():
+            print(f"built {compile_library()}")
     except CompileError as error:
         sys.exit(f"cannot build the CPU kernels: {error}")
