@@ -22,6 +22,7 @@ import torch
 from inferd.config.layers import load_config
 from inferd.config.paths import RuntimePaths
 from inferd.load.store import Store
+from inferd_kernels.cpu.library import why_missing
 from tests.bench.harness import Sample, Side, Trace, compare, interval
 from tests.bench.report import Row, print_table
 from tests.bench.traces import grounded, long_tailed, shared_prefix, uniform
@@ -157,7 +158,28 @@ def experiments(path: str) -> list[Experiment]:
         )
         for size in (2, 4, 8, 16, 32)
     ]
-    return [*levers[:2], *cached, *levers[2:], *batches]
+    return [*_native(small, one), *levers[:2], *cached, *levers[2:], *batches]
+
+
+def _native(small: dict[str, Any], one: dict[str, Any]) -> list[Experiment]:
+    """The compiled CPU kernels against torch, where they are built."""
+    if why_missing():
+        return []
+    pins = {"attention": "cpu"}, {"attention": "torch"}
+    return [
+        Experiment(
+            f"native CPU kernels, {name}",
+            Side("native", {**sizes, "linear": "native"}, pins[0]),
+            Side("torch", {**sizes, "linear": "torch"}, pins[1]),
+            trace,
+            ("TPOT ms", "TTFT ms", "tokens/s"),
+            "weights stay packed and a step is one call",
+        )
+        for name, sizes, trace in (
+            ("one request", one, partial(uniform, count=1, prompt=128, output=48)),
+            ("40 requests", small, partial(long_tailed, count=40)),
+        )
+    ]
 
 
 def rows_of(experiment: Experiment, samples: dict[str, list[Sample]]) -> list[Row]:
