@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -210,13 +211,13 @@ def main() -> None:
         if args.only in experiment.name:
             started = time.monotonic()
             samples = compare(path, [experiment.on, experiment.off], experiment.trace, args.repeats)
-            rows += rows_of(experiment, samples)
-            print(f"{experiment.name}: {time.monotonic() - started:.0f} s", flush=True)
             _check_path(experiment, samples)
+            rows += rows_of(experiment, samples)
+            print(f"{experiment.name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+            if args.json:
+                document: dict[str, Any] = {"machine": machine, "model": Path(path).name, "repeats": args.repeats}
+                args.json.write_text(json.dumps(document | {"rows": [asdict(row) for row in rows]}, indent=1))
     print_table(rows, f"{Path(path).name} on {machine}, {args.repeats} interleaved runs a side")
-    if args.json:
-        document: dict[str, Any] = {"machine": machine, "model": Path(path).name, "repeats": args.repeats}
-        args.json.write_text(json.dumps(document | {"rows": [asdict(row) for row in rows]}, indent=1))
 
 
 def _check_path(experiment: Experiment, samples: dict[str, list[Sample]]) -> None:
