@@ -29,16 +29,17 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def norm_for(input_format: InputFormat, *, fine: bool = False) -> Norm:
-    """Return the RMSNorm that writes `input_format`. Raises ValueError where none does.
-
-    `fine` int8 rows keep about 16 bits a value, at twice the multiplications.
-    """
+def norm_for(input_format: InputFormat) -> Norm:
+    """Return the RMSNorm that writes `input_format`. Raises ValueError where none does."""
     if input_format == "plain":
         return rms_norm
     from inferd_kernels.cpu import rows
 
-    norms: dict[str, Norm] = {"native rows": rows.norm_plain, "int8 rows": rows.norm_fine if fine else rows.norm_int8}
+    norms: dict[str, Norm] = {
+        "native rows": rows.norm_plain,
+        "int8 rows": rows.norm_int8,
+        "int16 rows": rows.norm_fine,
+    }
     if input_format not in norms:
         raise ValueError(f"no norm writes {input_format!r}")
     return norms[input_format]
@@ -50,7 +51,12 @@ def gate_for(activation: str, input_format: InputFormat) -> Gate:
         return _torch_gate(ACTIVATIONS[activation])
     from inferd_kernels.cpu import rows
 
-    return rows.silu_int8 if input_format == "int8 rows" else rows.silu_plain
+    gates: dict[str, Gate] = {
+        "native rows": rows.silu_plain,
+        "int8 rows": rows.silu_int8,
+        "int16 rows": rows.silu_fine,
+    }
+    return gates[input_format]
 
 
 def records_gate(activation: str, input_format: InputFormat) -> bool:

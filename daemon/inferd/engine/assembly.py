@@ -22,6 +22,7 @@ from inferd.plugin.manager import PluginManager
 from inferd.plugin.resolution import Resolution
 from inferd.plugin.resolver import resolve
 from inferd.plugin.types import KINDS, Kind, KVFormat, KVLayout, ModelSpec, Placement, ProbeContext
+from inferd_kernels.cpu.library import load
 from inferd_kernels.linear import default_kernels
 
 if TYPE_CHECKING:
@@ -112,6 +113,9 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         progress=progress,
         kernels=default_kernels(assembly.linear),
     )
+    capture = not why_eager(assembly, decoder)
+    if capture:
+        _share_cores(assembly.engine.threads)
     return Runner(
         decoder,
         resolution.attention,
@@ -121,8 +125,15 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         dtype=TORCH_DTYPES[assembly.dtype],
         strategy=resolution.parallel,
         placement=placement,
-        capture=not why_eager(assembly, decoder),
+        capture=capture,
     )
+
+
+def _share_cores(threads: int) -> None:
+    """Give the cores to the compiled kernels: what torch still does in a step is small."""
+    if threads:
+        load().set_threads(threads)
+    torch.set_num_threads(1)
 
 
 def why_eager(assembly: Assembly, decoder: Decoder) -> str:

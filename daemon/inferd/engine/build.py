@@ -146,4 +146,4 @@ def _lowered_by(resolution: Resolution, rounds_activations: bool) -> str:
     level, by = resolution.exactness
     if not rounds_activations:
         return ", ".join(by)
-    return ", ".join([*(by if level == "approximate" else ()), "engine.linear (int8 activations)"])
+    return ", ".join([*(by if level == "approximate" else ()), "engine.linear (activations rounded to integers)"])

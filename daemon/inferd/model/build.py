@@ -77,7 +77,7 @@ class _Builder:
     _matrices: int = 0
     _dequantised: set[str] = field(default_factory=set)
     _num_dequantised: int = 0
-    _int8_rows: bool = False
+    _rounded_rows: bool = False
     _unrecorded: set[str] = field(default_factory=set)
     """What of this model no native kernel computes."""
 
@@ -93,11 +93,11 @@ class _Builder:
             dtype=self.dtype,
             embed=ends[0],
             blocks=[self._block(index, tables) for index in self.placement.layers],
-            norm=self._norm("norm", ends[1].kernel.input_format, fine=True) if ends[1] else None,
+            norm=self._norm("norm", ends[1].kernel.input_format) if ends[1] else None,
             head=ends[1],
             weight_bytes=self._bytes,
             weights_note=self._note(),
-            rounds_activations=self._int8_rows,
+            rounds_activations=self._rounded_rows,
             eager_because=self._eager(),
         )
 
@@ -131,7 +131,7 @@ class _Builder:
         qkv = FusedLinear(self._linear([f"{name}.attn.{part}" for part in "qkv"]))
         gate_up = FusedLinear(self._linear([f"{name}.mlp.gate", f"{name}.mlp.up"]))
         return Block(
-            attn_norm=self._norm(f"{name}.attn_norm", _common_format(qkv), fine=True),
+            attn_norm=self._norm(f"{name}.attn_norm", _common_format(qkv)),
             attention=SelfAttention(
                 layer=self._attention_layer(index, attention, tables),
                 qkv=qkv,
@@ -166,9 +166,8 @@ class _Builder:
             sinks=self._place(self.reader.values(f"{name}.sinks")) if attention.sinks else None,
         )
 
-    def _norm(self, name: str, input_format: InputFormat, *, fine: bool = False) -> RmsNorm:
-        """Queries, keys and logits are where 8-bit rows cost most of their error, and few of the multiplications."""
-        return RmsNorm(self._norm_weight(name), self.spec.norm_eps, norm_for(input_format, fine=fine))
+    def _norm(self, name: str, input_format: InputFormat) -> RmsNorm:
+        return RmsNorm(self._norm_weight(name), self.spec.norm_eps, norm_for(input_format))
 
     def _norm_weight(self, name: str) -> torch.Tensor:
         return self._place(self.reader.values(f"{name}.weight") + self.spec.norm_offset)
@@ -206,7 +205,7 @@ class _Builder:
         lost = [weight.form for weight, kernel in zip(weights, kernels, strict=True) if not kernel.packed]
         self._num_dequantised += len(lost)
         self._dequantised |= set(lost)
-        self._int8_rows |= any(kernel.input_format == "int8 rows" for kernel in kernels)
+        self._rounded_rows |= any(kernel.input_format.startswith("int") for kernel in kernels)
 
     def _eager(self) -> str:
         if self.kernels.missing:

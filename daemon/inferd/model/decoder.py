@@ -39,7 +39,7 @@ class Decoder:
     weight_bytes: int = 0
     weights_note: str = ""
     rounds_activations: bool = False
-    """Some matrix multiplies rows rounded to int8: outputs come close to those of the weights, not equal."""
+    """Some matrix multiplies rows rounded to integers: outputs come close to those of the weights, not equal."""
     eager_because: str = ""
     """Why a step of this decoder cannot be recorded; empty = it can."""
 

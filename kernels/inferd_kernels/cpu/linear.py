@@ -12,7 +12,7 @@ from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.program import RowCount, empty, launch
 from inferd_kernels.cpu.rows import Int8Rows, float_rows, quantize, source_of
 from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs
-from inferd_kernels.linear import LinearKernel
+from inferd_kernels.linear import InputFormat, LinearKernel
 from inferd_kernels.reference.forms import Packed
 
 BITS = {"u4_group": 4, "i8_group": 8}
@@ -76,9 +76,15 @@ class CpuKernel(LinearKernel):
 
 
 class CpuPackedLinear(CpuKernel):
-    """4- and 8-bit groups. Rows are quantized to int8 by 32 columns, by whatever norm or gate makes them."""
+    """4- and 8-bit groups. Rows are quantized by 32 columns, by whatever norm or gate makes them.
 
-    input_format = "int8 rows"
+    To one byte a value (`int8 rows`) or two (`int16 rows`). One byte is what such kernels commonly use and a
+    fifth to a quarter faster on many rows, but a small model's answers then differ from those of float rows: on the
+    default model the divergence was 0.003 nat a token, and near ties fell the other way.
+    """
+
+    def __init__(self, input_format: InputFormat = "int16 rows") -> None:
+        self.input_format = input_format
 
     def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
         scales, mins = weight.planes["scales"], weight.planes.get("mins")
@@ -121,7 +127,7 @@ class CpuPackedLinear(CpuKernel):
         residual: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        rows = quantize(x) if isinstance(x, torch.Tensor) else x
+        rows = x if isinstance(x, Int8Rows) else quantize(x, fine=self.input_format == "int16 rows")
         args = _copy(weight.args)
         args.x, args.source = rows.args.out, source_of(rows)
         # `rows` is alive until here, so the output lies elsewhere.

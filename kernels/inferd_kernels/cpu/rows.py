@@ -39,9 +39,9 @@ class Int8Rows:
     """What `args` points to: a recorded multiplication may make the rows itself."""
 
 
-def quantize(x: torch.Tensor) -> Int8Rows:
+def quantize(x: torch.Tensor, *, fine: bool = False) -> Int8Rows:
     """Quantize plain rows [T, K]."""
-    return _int8(x, x.shape[1], SOURCE_PLAIN)
+    return _int8(x, x.shape[1], SOURCE_PLAIN, fine=fine)
 
 
 def norm_int8(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Int8Rows:
@@ -57,6 +57,11 @@ def norm_fine(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Int8Rows:
 def silu_int8(gate_up: torch.Tensor) -> Int8Rows:
     """silu(gate) * up of rows [T, 2 K], then quantize."""
     return _int8(gate_up, gate_up.shape[1] // 2, SOURCE_SILU)
+
+
+def silu_fine(gate_up: torch.Tensor) -> Int8Rows:
+    """silu(gate) * up of rows [T, 2 K], then quantize to about 16 bits."""
+    return _int8(gate_up, gate_up.shape[1] // 2, SOURCE_SILU, fine=True)
 
 
 def norm_plain(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

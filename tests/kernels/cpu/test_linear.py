@@ -8,12 +8,14 @@ import torch
 from inferd.plugin.types import PackedWeight
 from inferd_kernels.cpu.library import Library
 from inferd_kernels.cpu.linear import CpuDenseLinear, CpuPackedLinear
-from inferd_kernels.cpu.rows import Int8Rows, norm_fine, norm_plain, quantize, silu_int8, silu_plain
-from inferd_kernels.linear import DequantizedLinear, default_kernels
+from inferd_kernels.cpu.rows import Int8Rows, norm_fine, norm_plain, quantize, silu_fine, silu_int8, silu_plain
+from inferd_kernels.linear import DequantizedLinear, InputFormat, default_kernels
+from inferd_kernels.norms import gate_for, norm_for
 from inferd_kernels.reference.forms import dequantize
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 KERNEL = CpuPackedLinear()
+PLAIN = {True: 1e-4, False: 3e-2}
 
 
 def packed(
@@ -69,12 +71,11 @@ def test_equals_the_dequantised_weight(tier: str, name: str, fine: bool) -> None
     weight = WEIGHTS[name]
     n, k = weight.shape
     x, bias, residual = rows(13, k), torch.randn(n), torch.randn(13, n)
-    quantized = norm_fine(x, torch.ones(k), 1e-5) if fine else quantize(x)
-    plain = norm_plain(x, torch.ones(k), 1e-5) if fine else x
+    quantized = quantize(x, fine=fine)
     got = KERNEL.linear(quantized, KERNEL.prepare(weight, device="cpu", dtype=F32), bias, residual=residual).double()
     exact = dequantize(weight).double().T
     assert worst(got, values(quantized) @ exact + bias + residual) < 2e-6
-    assert worst(got, plain.double() @ exact + bias + residual) < (1e-4 if fine else 3e-2)
+    assert worst(got, x.double() @ exact + bias + residual) < PLAIN[fine]
 
 
 @pytest.mark.parametrize("name", ["Q4_1", "Q4_0, ragged", "Q6_K"])
@@ -134,6 +135,20 @@ def test_norm_and_gate_equal_torch(tier: str) -> None:
     want = torch.nn.functional.silu(gate_up[:, :100].double()) * gate_up[:, 100:]
     assert worst(silu_plain(gate_up).double(), want) < 1e-6
     assert worst(values(silu_int8(gate_up)), want) < 1e-2
+    assert worst(values(silu_fine(gate_up)), want) < 4e-5
+    assert worst(values(norm_fine(x, weight, 1e-5)), norm_plain(x, weight, 1e-5).double()) < 4e-5
+
+
+@pytest.mark.parametrize("input_format", ["int8 rows", "int16 rows"])
+def test_norm_and_gate_write_what_a_kernel_makes_of_plain_rows(tier: str, input_format: InputFormat) -> None:
+    """The fusion contract: the same bits, whoever quantizes."""
+    kernel = CpuPackedLinear(input_format)
+    prepared = kernel.prepare(WEIGHTS["Q4_1"], device="cpu", dtype=F32)
+    x, weight, gate_up = rows(5, 64), torch.rand(64), rows(5, 128)
+    normed = kernel.linear(norm_for(input_format)(x, weight, 1e-5), prepared)
+    assert torch.equal(normed, kernel.linear(norm_for("native rows")(x, weight, 1e-5), prepared))
+    gated = kernel.linear(gate_for("silu", input_format)(gate_up), prepared)
+    assert torch.equal(gated, kernel.linear(gate_for("silu", "native rows")(gate_up), prepared))
 
 
 def test_what_no_native_kernel_takes_falls_back(library: Library) -> None:
