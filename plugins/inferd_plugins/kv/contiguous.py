@@ -6,29 +6,14 @@ between reservations (a free run may be too short).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from inferd.plugin.contracts import BlockTables, KVGroupSize, KVManager, KVStats
+from inferd.plugin.contracts import BlockTables
 from inferd_plugins.kv.extents import Extents
+from inferd_plugins.kv.uncached import UncachedKV
 
 
-class ContiguousKV(KVManager):
-    def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
-        self._pools: list[Extents] = []
-        self._tables: dict[int, BlockTables] = {}
-        self._block_size = 1
-
-    def bind(self, groups: Sequence[KVGroupSize], block_size: int, *, prefix_cache: bool) -> None:
-        self._pools = [Extents(group.num_blocks) for group in groups]
-        self._block_size = block_size
-
-    def match(self, key: int, tokens: Sequence[int], *, domain: str = "") -> int:
-        if key in self._tables:
-            raise ValueError(f"sequence {key} already holds blocks")
-        self._tables[key] = [[] for _ in self._pools]
-        return 0
+class ContiguousKV(UncachedKV[Extents]):
+    def _pool(self, num_blocks: int) -> Extents:
+        return Extents(num_blocks)
 
     def allocate(self, key: int, num_tokens: int, *, limit: int) -> BlockTables | None:
         tables = self._tables.get(key) or [[] for _ in self._pools]
@@ -55,9 +40,6 @@ class ContiguousKV(KVManager):
             return self._pools[group].take(length)
         return table[-1] + 1 if self._pools[group].take_at(table[-1] + 1, length) else None
 
-    def append(self, key: int, tokens: Sequence[int]) -> None:
-        """No prefix is shared, so there is nothing to record."""
-
     def truncate(self, key: int, num_tokens: int) -> None:
         """The reservation stays: that is what this manager is."""
 
@@ -65,10 +47,6 @@ class ContiguousKV(KVManager):
         for table, pool in zip(self._tables.pop(key), self._pools, strict=True):
             if table:
                 pool.give(table[0], len(table))
-
-    def stats(self) -> KVStats:
-        total = sum(pool.num_blocks for pool in self._pools)
-        return KVStats(total, sum(pool.num_free for pool in self._pools), 0, 0, 0)
 
     def problems(self) -> list[str]:
         """Name every broken invariant (for tests)."""

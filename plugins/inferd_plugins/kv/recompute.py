@@ -6,31 +6,16 @@ scheduler gives them back after each sampled token (`retains` is False).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from inferd.plugin.contracts import BlockTables, KVGroupSize, KVManager, KVStats
+from inferd.plugin.contracts import BlockTables
 from inferd_plugins.kv.pool import BlockPool
+from inferd_plugins.kv.uncached import UncachedKV
 
 
-class RecomputeKV(KVManager):
+class RecomputeKV(UncachedKV[BlockPool]):
     retains = False
 
-    def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
-        self._pools: list[BlockPool] = []
-        self._tables: dict[int, BlockTables] = {}
-        self._block_size = 1
-
-    def bind(self, groups: Sequence[KVGroupSize], block_size: int, *, prefix_cache: bool) -> None:
-        self._pools = [BlockPool(group.num_blocks) for group in groups]
-        self._block_size = block_size
-
-    def match(self, key: int, tokens: Sequence[int], *, domain: str = "") -> int:
-        if key in self._tables:
-            raise ValueError(f"sequence {key} already holds blocks")
-        self._tables[key] = [[] for _ in self._pools]
-        return 0
+    def _pool(self, num_blocks: int) -> BlockPool:
+        return BlockPool(num_blocks)
 
     def allocate(self, key: int, num_tokens: int, *, limit: int) -> BlockTables | None:
         tables = self._tables.get(key) or [[] for _ in self._pools]
@@ -41,9 +26,6 @@ class RecomputeKV(KVManager):
             table.extend([pool.take() for _ in range(blocks - len(table))])
         self._tables[key] = tables
         return tables
-
-    def append(self, key: int, tokens: Sequence[int]) -> None:
-        """Nothing is kept."""
 
     def truncate(self, key: int, num_tokens: int) -> None:
         keep = -(-num_tokens // self._block_size)
@@ -56,10 +38,6 @@ class RecomputeKV(KVManager):
         for table, pool in zip(self._tables.pop(key), self._pools, strict=True):
             for block in reversed(table):
                 pool.release(block)
-
-    def stats(self) -> KVStats:
-        total = sum(pool.num_blocks for pool in self._pools)
-        return KVStats(total, sum(pool.num_free for pool in self._pools), 0, 0, 0)
 
     def problems(self) -> list[str]:
         """Name every broken invariant (for tests)."""
