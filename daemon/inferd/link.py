@@ -207,10 +207,6 @@ class TextOpen(Msg, tag="open"):
     """A jinja file in place of the model's own template (`[models.NAME] chat_template`)."""
 
 
-class TextClose(Msg, tag="close"):
-    model: str
-
-
 class TextJob(Msg, tag="job"):
     """Render and/or tokenize. Exactly one of text and messages is set."""
 
@@ -225,7 +221,7 @@ class TextJob(Msg, tag="job"):
     bad_words: tuple[str, ...] = ()
 
 
-TextIn = TextOpen | TextClose | TextJob
+TextIn = TextOpen | TextJob
 
 
 # --- text process to front --------------------------------------------------------------------

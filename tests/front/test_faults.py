@@ -204,6 +204,17 @@ class TestText:
                 client.finish(request)
                 assert client.text(request) == f"behind {i}"
 
+    def test_a_text_that_hangs_delays_its_own_model_only(self) -> None:
+        with daemon(models=["one", "two"], config={"text": {"timeout_s": 60}}) as running:
+            client = running.client()
+            worker_pid(client)
+            client.run("loads", model="two")
+            hang = client.generate("<hang>")
+            for i in range(3):
+                assert client.run(f"beside {i}", model="two")[0] == f"beside {i}"
+            client.call(p.Cancel(id="c", request=hang))
+            assert client.finish(hang).reason == "cancelled"
+
     def test_a_text_that_kills_the_process_fails_alone(self) -> None:
         with daemon() as running:
             client = running.client()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from inferd.channel import Channel
-from inferd.link import TextClose, TextJob, TextOpen, TextReady, TextResult, text_out
+from inferd.link import TextJob, TextOpen, TextReady, TextResult, text_out
 from inferd.process import spawn
 from inferd.text.service import TextService
 from inferd.text.template import RenderLimits
@@ -83,9 +83,6 @@ def test_a_session_with_faults_in_it(text, tmp_path):
     assert raw.text is None
     assert IM_END_ID not in raw.ids
     assert text.ask(TextJob(key="4", model="m", text="hello<|im_end|>", special_tokens=True)).ids[-1] == IM_END_ID
-
-    text.channel.send(TextClose(model="m"))
-    assert text.ask(TextJob(key="5", model="m", text="x")).field == "model"
 
 
 HOSTILE = {

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from inferd.front.sessions import Sessions
     from inferd.front.texts import Texts
 
-MAX_UNLOADED = 8
-"""Models without an engine whose vocabulary stays open."""
+MAX_UNLOADED = 4
+"""Models without an engine whose vocabulary stays open, each in a text process of its own."""
 MAX_TEXT_CALLS = 1024
 """Tokenize and render calls that may wait for the text process."""
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferd.channel import Channel
-from inferd.link import TextClose, TextIn, TextJob, TextOpen, TextReady, TextResult, text_in
+from inferd.link import TextIn, TextJob, TextOpen, TextReady, TextResult, text_in
 from inferd.load.vocab_bytes import byte_vocabulary
 
 
@@ -39,12 +39,10 @@ def _calls(message: dict[str, Any]) -> str:
     return "".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
 
 
-def answer(message: TextIn) -> TextReady | TextResult | None:
+def answer(message: TextIn) -> TextReady | TextResult:
     """Do one message."""
     if isinstance(message, TextOpen):
         return TextReady(model=message.model, has_template=True)
-    if isinstance(message, TextClose):
-        return None
     return _job(message)
 
 
@@ -69,9 +67,7 @@ def main(link: str) -> None:
     while True:
         channel.wait()
         for message in channel.recv_all():
-            reply = answer(message)
-            if reply is not None:
-                channel.send(reply)
+            channel.send(answer(message))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,16 @@
-"""The text process seen from the front: jobs in, results out, killed and started anew when it hangs.
-
-It works in order, so the oldest unanswered message is the one it is at: that one is given up when it takes
-too long. When the process dies, answers may have died with it: what it had is sent again one at a time,
-and what is alone with it at a second death is given up.
-"""
+"""All text processes: one for each model that is open, so that a bad template or a long text delays its own model only."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
 import zmq
 
-from inferd.channel import Channel, ChannelError
-from inferd.link import TextClose, TextJob, TextOpen, TextOut, TextReady, TextResult, text_out
-from inferd.process import Child, describe_exit, spawn
+from inferd.front.text_process import OnResult, TextProcess
+from inferd.link import TextJob, TextOpen, TextResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,27 +20,11 @@ if TYPE_CHECKING:
     from inferd.log import Logger
     from inferd.metrics import Metrics
 
-AHEAD = 16
-"""Messages sent before the oldest is answered; a kill costs sending them again."""
-OPEN_TIMEOUT_S = 60.0
-"""To read the vocabulary of a model, start of the process included."""
 WATCH_S = 0.1
-MAX_BACKOFF_S = 10.0
-
-OnResult = Callable[[TextResult], None]
-
-
-@dataclass(slots=True)
-class _Item:
-    """One message that wants an answer."""
-
-    message: TextOpen | TextJob
-    done: OnResult | None = None
-    cancelled: bool = False
 
 
 class Texts:
-    """Owner of the text process."""
+    """Opens and closes text processes, and hands each job to the one of its model."""
 
     def __init__(
         self,
@@ -59,177 +36,50 @@ class Texts:
         metrics: Metrics,
         log: Logger,
     ) -> None:
-        self._module = module
-        self._settings = settings
-        self._runtime = runtime
-        self._context = context
+        numbers = count(1)
+        self._make: Callable[[TextOpen], TextProcess] = partial(
+            TextProcess,
+            links=lambda: runtime / f"t{next(numbers)}.sock",
+            module=module,
+            settings=settings,
+            context=context,
+            loop=loop,
+            metrics=metrics,
+            log=log,
+        )
         self._loop = loop
-        self._metrics = metrics
-        self._log = log
-        self._numbers = count(1)
-        self._child: Child | None = None
-        self._channel: Channel[TextOut] | None = None
-        self._models: dict[str, TextOpen] = {}
-        self._errors: dict[str, str] = {}
-        self._waiting: deque[_Item] = deque()
-        self._sent: deque[_Item] = deque()
-        self._jobs: dict[str, _Item] = {}
-        self._since = 0.0
-        """When the process began with the oldest sent message."""
-        self._failures = 0
-        self._careful = 0
-        """So many answers are still awaited one at a time."""
-        self._pausing = False
+        self._processes: dict[str, TextProcess] = {}
         loop.after(WATCH_S, self._watch)
 
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child else None
-
     def open(self, model: str, path: str, chat_template: str = "") -> None:
-        """Make a model's vocabulary known; once is enough."""
-        if model not in self._models:
-            self._models[model] = TextOpen(model=model, path=path, chat_template=chat_template)
-            self._waiting.append(_Item(self._models[model]))
-            self._pump()
+        """Make a model's vocabulary known; once is enough, and a failed one is tried again."""
+        process = self._processes.get(model)
+        if process is None or process.error:
+            self._processes[model] = self._make(TextOpen(model=model, path=path, chat_template=chat_template))
 
     def close_model(self, model: str) -> None:
-        if self._models.pop(model, None) is not None and self._channel is not None:
-            self._channel.send(TextClose(model=model))
-        self._errors.pop(model, None)
+        process = self._processes.pop(model, None)
+        if process is not None:
+            process.close(f"model {model} was closed")
 
     def submit(self, job: TextJob, done: OnResult) -> None:
         """Do a job; `done` is called with its result exactly once, unless it is cancelled."""
-        item = _Item(job, done)
-        self._jobs[job.key] = item
-        self._waiting.append(item)
-        self._pump()
+        process = self._processes.get(job.model)
+        if process is None:
+            error = f"model {job.model!r} is not open"
+            self._loop.after(0, lambda: done(TextResult(key=job.key, error=error, field="model")))
+        else:
+            process.submit(job, done)
 
     def cancel(self, key: str) -> None:
         """Forget a job; if it was sent already its result is ignored."""
-        item = self._jobs.pop(key, None)
-        if item is not None:
-            item.cancelled = True
+        any(process.cancel(key) for process in self._processes.values())
 
     def close(self) -> None:
-        if self._child is not None:
-            self._clear()
-
-    def _pump(self) -> None:
-        """Start the process if there is none, and send it as much as it may have."""
-        if self._channel is None and self._waiting and not self._pausing:
-            self._start()
-        while self._channel is not None and self._waiting and len(self._sent) < (1 if self._careful else AHEAD):
-            item = self._waiting.popleft()
-            if item.cancelled:
-                continue
-            if not self._sent:
-                self._since = self._loop.clock()
-            self._sent.append(item)
-            self._channel.send(item.message)
-
-    def _start(self) -> None:
-        link = self._runtime / f"t{next(self._numbers)}.sock"
-        limits = ("--max-output-chars", str(self._settings.max_output_chars))
-        try:
-            self._child = spawn(self._module, str(link), *limits)
-        except OSError as error:
-            self._retry_later(str(error))
-            return
-        self._channel = Channel(link, bind=False, decoder=text_out, context=self._context)
-        self._loop.add(self._channel.socket, self._read)
-        self._loop.add(self._child.pidfd, self._died)
-
-    def _read(self) -> None:
-        assert self._channel is not None
-        try:
-            answers = self._channel.recv_all()
-        except ChannelError as error:
-            self._restart(str(error))
-            return
-        for answer in answers:
-            self._answered(answer)
-        self._pump()
-
-    def _answered(self, answer: TextOut) -> None:
-        if not self._sent:
-            return
-        item = self._sent.popleft()
-        self._since = self._loop.clock()
-        self._failures = 0
-        self._careful = max(0, self._careful - 1)
-        if isinstance(answer, TextReady):
-            self._errors[answer.model] = answer.error
-            return
-        error = self._errors.get(item.message.model) or answer.error
-        self._finish(item, TextResult(key=answer.key, error=error, field=answer.field) if error else answer)
-
-    def _finish(self, item: _Item, result: TextResult) -> None:
-        if isinstance(item.message, TextJob) and not item.cancelled and item.done is not None:
-            self._jobs.pop(item.message.key, None)
-            item.done(result)
+        for process in self._processes.values():
+            process.close("the daemon is shutting down")
 
     def _watch(self) -> None:
-        """Kill the process when it is too long at one message."""
-        if self._sent and self._child is not None:
-            opening = isinstance(self._sent[0].message, TextOpen)
-            limit = OPEN_TIMEOUT_S if opening else self._settings.timeout_s
-            if self._loop.clock() - self._since > limit:
-                self._give_up_oldest(f"took longer than text.timeout_s = {limit:g} s")
-                self._restart("time-out")
+        for process in list(self._processes.values()):
+            process.check_time()
         self._loop.after(WATCH_S, self._watch)
-
-    def _died(self) -> None:
-        assert self._child is not None
-        assert self._channel is not None
-        for answer in self._channel.recv_all():
-            self._answered(answer)
-        if self._sent and self._careful:
-            self._give_up_oldest("ended the text process twice")
-        status = self._child.exit_status
-        self._restart("died: " + describe_exit(status if status is not None else -9))
-
-    def _give_up_oldest(self, why: str) -> None:
-        item = self._sent.popleft()
-        if isinstance(item.message, TextOpen):
-            self._errors[item.message.model] = f"reading the vocabulary {why}"
-            self._models.pop(item.message.model, None)
-        else:
-            field = "messages" if item.message.messages is not None else "prompt"
-            self._finish(item, TextResult(key=item.message.key, error=f"rendering or tokenizing {why}", field=field))
-
-    def _restart(self, why: str) -> None:
-        """End the process; open all models again in a new one, then resend what was not answered."""
-        self._log.warning("text process restarts", why=why, pid=self.pid)
-        self._metrics.count("text_restarts_total")
-        self._clear()
-        unanswered = [*self._sent, *self._waiting]
-        self._careful = len(self._models) + sum(isinstance(item.message, TextJob) for item in self._sent)
-        self._sent.clear()
-        jobs = [item for item in unanswered if isinstance(item.message, TextJob)]
-        opens = [_Item(message) for message in self._models.values()]
-        self._waiting = deque([*opens, *jobs])
-        self._retry_later(why)
-
-    def _retry_later(self, why: str) -> None:
-        """Start again at once the first time, later when starts keep failing."""
-        delay = min(MAX_BACKOFF_S, 0.1 * 2**self._failures) if self._failures else 0.0
-        self._failures += 1
-        if self._failures == 5:
-            self._log.error("text process keeps dying", why=why)
-
-        self._pausing = True
-        self._loop.after(delay, self._resume)
-
-    def _resume(self) -> None:
-        self._pausing = False
-        self._pump()
-
-    def _clear(self) -> None:
-        assert self._child is not None
-        assert self._channel is not None
-        self._loop.remove(self._channel.socket)
-        self._loop.remove(self._child.pidfd)
-        self._child.reap()
-        self._channel.close()
-        self._child = self._channel = None

@@ -28,9 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     while True:
         channel.wait()
         for message in channel.recv_all():
-            answer = service.handle(message)
-            if answer is not None:
-                channel.send(answer)
+            channel.send(service.handle(message))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from inferd.link import TextClose, TextIn, TextJob, TextOpen, TextOut, TextReady, TextResult
+from inferd.link import TextIn, TextJob, TextOpen, TextOut, TextReady, TextResult
 from inferd.load.errors import LoadError
 from inferd.load.vocab import open_vocabulary
 from inferd.text.errors import TextError
@@ -15,19 +15,16 @@ log = logging.getLogger(__name__)
 
 
 class TextService:
-    """The open models by name. Every message but a close has one answer, whatever goes wrong."""
+    """The open models by name (the front opens one). Every message has one answer, whatever goes wrong."""
 
     def __init__(self, limits: RenderLimits | None = None) -> None:
         self._limits = limits or RenderLimits()
         self._models: dict[str, TextModel] = {}
 
-    def handle(self, message: TextIn) -> TextOut | None:
+    def handle(self, message: TextIn) -> TextOut:
         match message:
             case TextOpen():
                 return self._open(message)
-            case TextClose():
-                self._models.pop(message.model, None)
-                return None
             case TextJob():
                 return self._job(message)
 
