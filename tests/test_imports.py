@@ -47,6 +47,7 @@ RULES = {
     "inferd.config": rule("msgspec tomlkit", "inferd.plugin.types inferd_client.endpoints"),
     "inferd.cli": rule("click rich msgspec", "inferd inferd_client inferd_tui inferd_gateway"),
     "inferd.front": rule("zmq msgspec psutil structlog prometheus_client", DAEMON),
+    "inferd.devices": rule("psutil pynvml"),
     "inferd.text": rule("zmq msgspec jinja2 tokenizers", DAEMON),
     "inferd.load": rule("msgspec torch safetensors tokenizers huggingface_hub", DAEMON),
     "inferd.engine": rule("zmq msgspec numpy psutil", f"{DAEMON} inferd_kernels", "torch"),

@@ -1,4 +1,4 @@
-"""Parts of the front on their own: outbox, ledger, memory, loop, text client's order, logs."""
+"""Parts of the front on their own: outbox, ledger, loop, text client's order, logs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferd.config.schema import Log
+from inferd.devices import HostMemory
 from inferd.front.catalog import StoreCatalog
-from inferd.front.ledger import HostMemory, Ledger, host_memory
+from inferd.front.ledger import Ledger
 from inferd.front.loop import Loop
 from inferd.front.outbox import Outbox, Piece, Stream
 from inferd.load.store import Store
@@ -102,27 +103,6 @@ class TestLedger:
         ledger.settle("cuda:0", "a", 700)
         assert ledger.room("cpu") == 4000 * MIB
         assert ledger.devices["cuda:0"].grants == {"a": 700}
-
-
-class TestHostMemory:
-    def files(self, folder: Path, limit: str | None, used: int = 0) -> HostMemory | None:
-        (folder / "meminfo").write_text("MemTotal:  8000 kB\nMemFree: 1 kB\nMemAvailable:  5000 kB\n")
-        if limit is not None:
-            (folder / "memory.max").write_text(limit)
-            (folder / "memory.current").write_text(str(used))
-        return host_memory(folder / "meminfo", folder)
-
-    def test_of_the_machine(self, tmp_path: Path) -> None:
-        assert self.files(tmp_path, None) == self.files(tmp_path, "max\n") == HostMemory(8000 * 1024, 5000 * 1024)
-
-    def test_of_a_tighter_control_group(self, tmp_path: Path) -> None:
-        assert self.files(tmp_path, "4000000\n", 1000000) == HostMemory(4000000, 3000000)
-        assert self.files(tmp_path, "4000000\n", 5000000) == HostMemory(4000000, 0)
-
-    def test_none_where_it_cannot_be_read(self, tmp_path: Path) -> None:
-        assert host_memory(tmp_path / "absent", tmp_path) is None
-        (tmp_path / "meminfo").write_text("nonsense")
-        assert host_memory(tmp_path / "meminfo", tmp_path) is None
 
 
 class TestLoop:

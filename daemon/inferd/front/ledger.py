@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from inferd.devices import HostMemory
 from inferd_client.protocol import DeviceStatus, MemoryEntry
 
 HOST = "cpu"
 MIB = 1 << 20
 PROCESS_BYTES = 400 * MIB
 """An engine process before any weight: interpreter, torch and its libraries."""
-
-
-@dataclass(slots=True)
-class HostMemory:
-    """Bytes of the machine, or of the control group that confines us."""
-
-    total: int
-    free: int
 
 
 @dataclass(slots=True)
@@ -105,18 +97,3 @@ class Ledger:
 def device_key(setting: str) -> str:
     """The ledger's name of a configured device; `auto` counts on the host until the worker says more."""
     return HOST if setting in ("auto", "cpu") else setting
-
-
-def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> HostMemory | None:
-    """Read what the machine, or a tighter control group (version 2), has; None where neither can be read."""
-    try:
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-        total, free = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    except (OSError, KeyError, ValueError):
-        return None
-    try:
-        limit = int((group / "memory.max").read_text())  # "max" where there is none
-        used = int((group / "memory.current").read_text())
-    except (OSError, ValueError):
-        return HostMemory(total, free)
-    return HostMemory(min(total, limit), min(free, max(0, limit - used)))

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import inferd
-from inferd.front.ledger import HostMemory, host_memory
+from inferd.devices import HostMemory, host_memory
 from inferd_client.protocol import RequestStatus, StatusReply
 
 if TYPE_CHECKING:

@@ -1,0 +1,21 @@
+"""What the machine tells of itself: memory, power, energy, processes. No torch; `survey` is the way in."""
+
+from inferd.devices.host import HostMemory, host_memory, process_bytes
+from inferd.devices.nvml import Nvml
+from inferd.devices.rapl import Rapl
+from inferd.devices.readings import Gpu, Gpus, ProcessMemory, Survey
+from inferd.devices.sampler import Sampler, survey
+
+__all__ = [
+    "Gpu",
+    "Gpus",
+    "HostMemory",
+    "Nvml",
+    "ProcessMemory",
+    "Rapl",
+    "Sampler",
+    "Survey",
+    "host_memory",
+    "process_bytes",
+    "survey",
+]
