@@ -23,10 +23,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_settings_of_this_machine() -> Iterator[None]:
-    """Point the system's and the user's config folders at an empty one."""
-    with tempfile.TemporaryDirectory() as empty, pytest.MonkeyPatch.context() as patch:
+    """Point the system's and the user's config folders at an empty one, and what daemons keep at another."""
+    with (
+        tempfile.TemporaryDirectory() as empty,
+        tempfile.TemporaryDirectory() as state,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("CONFIGURATION_DIRECTORY", empty)
         patch.setenv("XDG_CONFIG_HOME", empty)
+        patch.setenv("XDG_STATE_HOME", state)
         patch.delenv("INFERD_CONFIG", raising=False)
         patch.delenv("INFERD_LOG", raising=False)
         yield

@@ -249,6 +249,7 @@ COMMANDS = [
     "top",
     "gateway",
     "stop",
+    "traffic",
     "plugins",
     "config",
 ]

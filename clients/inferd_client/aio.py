@@ -108,6 +108,10 @@ class AsyncClient(ClientBase):
         """Unload a model once its requests are done, or cancel them with `force`; say `unloaded` or `not loaded`."""
         return (await self._ask(p.Unload(id=new_id(), model=model, force=force), p.Ok, timeouts=self._patient)).detail
 
+    async def traffic(self, model: str = "", *, clear: bool = False) -> p.TrafficReply:
+        """Return the traffic record, of all models or one; `clear` forgets it. Raises Unauthorized."""
+        return await self._ask(p.Traffic(id=new_id(), model=model, clear=clear), p.TrafficReply)
+
     async def drain(self, timeout_s: float | None = None) -> str:
         """Make the daemon finish what runs, for at most `timeout_s`, and exit. Raises Unauthorized."""
         return (await self._ask(p.Drain(id=new_id(), timeout_s=timeout_s), p.Ok)).detail

@@ -86,7 +86,7 @@ def _plan_work(what: dict[str, Any], options: Mapping[str, Any]) -> Planned:
     rest = dict(options)
     planned = {name: rest.pop(name) for name in ("timeouts", "retry", "on_progress") if name in rest}
     fields: dict[str, Any] = {"id": rest.pop("request_id", None) or new_id(), **what}
-    for name in ("model", "priority", "special_tokens", "keep_alive_s"):
+    for name in ("model", "priority", "special_tokens", "keep_alive_s", "record"):
         if name in rest:
             fields[name] = rest.pop(name)
     for name, wire_name in (("deadline", "deadline_ms"), ("queue_timeout", "queue_timeout_ms")):

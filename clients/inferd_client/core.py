@@ -41,6 +41,7 @@ TERMINAL = (
     p.StatusReply,
     p.ModelsReply,
     p.PluginsReply,
+    p.TrafficReply,
 )
 
 
@@ -292,7 +293,9 @@ class Core:
 
     def _lacks_role(self, call: Call) -> bool:
         is_user = self.welcome is not None and self.welcome.role == "user"
-        return is_user and isinstance(call.message, p.Load | p.Unload | p.Drain)
+        message = call.message
+        clears = isinstance(message, p.Traffic) and message.clear
+        return is_user and (clears or isinstance(message, p.Load | p.Unload | p.Drain))
 
     def _greet_anew(self, link: Link, now: float) -> None:
         """The daemon does not know this connection, as it forgets those that are silent for long."""

@@ -66,6 +66,8 @@ class RequestOptions(TypedDict, total=False):
     """Text prompt: text that spells a special token becomes that token."""
     keep_alive_s: float
     """Keep the model loaded this long afterwards; negative = for ever."""
+    record: bool
+    """Whether its lengths enter the daemon's traffic record; True unless said otherwise."""
     request_id: str
     """Unique among unfinished requests; made up when absent."""
     timeouts: Timeouts

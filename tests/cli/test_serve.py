@@ -67,6 +67,18 @@ def test_a_day_with_a_daemon(tool: Tool, tmp_path: Path) -> None:
     assert tool("ps").code == Exit.NOT_RUNNING
 
 
+def test_a_model_that_cannot_be_served_ends_the_command_with_the_reason(tool: Tool, tmp_path: Path) -> None:
+    """Only the engine finds out that a sequence does not fit into so few bytes."""
+    model = tiny_llama(tmp_path / "tiny")
+    ran = tool("serve", str(model), "--set", "engine.max_context=64", "--set", "engine.kv_bytes=1")
+    assert ran.code == Exit.FAILURE
+    reason = ran.err.splitlines()[-1]
+    assert reason.startswith("inferd: cannot serve tiny: one sequence of 64 tokens needs")
+    assert "set engine.max_context" in reason
+    assert "inferd config show --origin" in reason
+    assert not (tool.runtime / "control.sock").exists()
+
+
 def test_show_of_a_model_that_is_not_loaded(tool: Tool, tmp_path: Path) -> None:
     model = tiny_llama(tmp_path / "tiny")
     found = tool("show", str(model), "--json").json

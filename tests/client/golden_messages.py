@@ -138,6 +138,7 @@ DATA: list[p.Request] = [
     p.Generate(id="r3", messages=MESSAGES, tools=TOOLS, template_args={"enable_thinking": False}),
     p.Tokenize(id="t", model="m", text="x", add_bos=False, special_tokens=True),
     p.Render(id="n", messages=MESSAGES, model="m", tools=TOOLS, template_args={"a": 1}),
+    p.Generate(id="r4", prompt="x", record=False),
 ]
 CONTROL: list[p.Request] = [
     p.Hello(),
@@ -148,6 +149,7 @@ CONTROL: list[p.Request] = [
     p.Unload(id="u", model="m", force=True),
     p.Plugins(id="p"),
     p.Drain(id="d", timeout_s=2.5),
+    p.Traffic(id="x", model="m", clear=True),
 ]
 ANSWERS: list[p.Reply] = [
     p.Welcome(
@@ -232,6 +234,25 @@ ANSWERS: list[p.Reply] = [
         ),
     ),
     p.Tokens(id="r", seq=2, ids=(5,), logprobs=(LOGPROB,), spelling={5: b"\xc3", 6: b"\x9f"}),
+    p.TrafficReply(
+        id="x",
+        models=(
+            p.TrafficReport(
+                model="m",
+                since=1.5,
+                until=2.5,
+                requests=2,
+                prompt_tokens=40,
+                cached_tokens=16,
+                lengths=((17, 3, 2),),
+                gaps_ms=((1000, 1),),
+                reuse_percent=((0, 1), (90, 1)),
+                ends={"stop": 2},
+                recent=((0, 16, 3, 0),),
+            ),
+        ),
+        enabled=False,
+    ),
 ]
 LATER_STATUS = p.StatusReply(
     seq=5,

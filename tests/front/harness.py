@@ -55,7 +55,17 @@ def launch(runtime: Path, *, env: dict[str, str] | None = None, config: Any = No
     """Start the fake daemon and wait until it is ready; `config` are settings, the rest is the script."""
     runtime.mkdir(mode=0o700, exist_ok=True)
     log = runtime.parent / f"{runtime.name}.log"
-    arguments = ["--runtime", str(runtime), "--script", json.dumps(script), "--config", json.dumps(config or {})]
+    state = runtime.parent / f"{runtime.name}-state"
+    arguments = [
+        "--runtime",
+        str(runtime),
+        "--state",
+        str(state),
+        "--script",
+        json.dumps(script),
+        "--config",
+        json.dumps(config or {}),
+    ]
     with log.open("a") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "inferd.front.fake", *arguments],

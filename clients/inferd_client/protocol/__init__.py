@@ -51,6 +51,7 @@ from .requests import (
     Render,
     Status,
     Tokenize,
+    Traffic,
     Unload,
 )
 from .sampling import SamplingParams
@@ -67,6 +68,7 @@ from .status import (
     RequestStatus,
     StatusReply,
 )
+from .traffic import TrafficReply, TrafficReport
 
 __all__ = [
     "HEADER",
@@ -121,6 +123,9 @@ __all__ = [
     "Tokenize",
     "Tokenized",
     "Tokens",
+    "Traffic",
+    "TrafficReply",
+    "TrafficReport",
     "Unload",
     "Usage",
     "Welcome",

@@ -22,14 +22,16 @@ from .requests import (
     Render,
     Status,
     Tokenize,
+    Traffic,
     Unload,
 )
 from .status import ModelEvent, ModelsReply, PluginsReply, StatusReply
+from .traffic import TrafficReply
 
 T = TypeVar("T")
 
 Data = Hello | Ping | Generate | Tokenize | Render
-Control = Hello | Ping | Cancel | Status | Models | Load | Unload | Plugins | Drain
+Control = Hello | Ping | Cancel | Status | Models | Load | Unload | Plugins | Traffic | Drain
 Answer = (
     Welcome
     | Pong
@@ -44,6 +46,7 @@ Answer = (
     | StatusReply
     | ModelsReply
     | PluginsReply
+    | TrafficReply
 )
 Event = StatusReply | ModelEvent
 

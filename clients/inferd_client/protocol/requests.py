@@ -58,6 +58,8 @@ class Generate(Request, tag="generate"):
     """Text prompt: True lets text that spells a special token become that token."""
     keep_alive_s: float | None = None
     """Keep the model loaded this long after the request; negative = for ever."""
+    record: bool = True
+    """Whether its lengths enter the traffic record; a load generator says False."""
 
 
 class Tokenize(Request, tag="tokenize"):
@@ -111,6 +113,15 @@ class Unload(Request, tag="unload"):
 
 class Plugins(Request, tag="plugins"):
     id: str
+
+
+class Traffic(Request, tag="traffic"):
+    """Ask for the traffic record; `clear` forgets it afterwards and needs the role admin."""
+
+    id: str
+    model: str = ""
+    """Empty = all models."""
+    clear: bool = False
 
 
 class Drain(Request, tag="drain"):

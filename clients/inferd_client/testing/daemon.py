@@ -163,7 +163,8 @@ class FakeDaemon:
 
     def _arguments(self) -> list[str]:
         script, config = json.dumps(self._script), json.dumps(self._config)
-        return ["--runtime", str(self.runtime), "--script", script, "--config", config]
+        state = str(self._folder / "state")
+        return ["--runtime", str(self.runtime), "--state", state, "--script", script, "--config", config]
 
     def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None

@@ -30,6 +30,7 @@ COMMANDS = {
     "cancel": Lazy(f"{_HERE}.cancel:cancel", "Cancel a request."),
     "render": Lazy(f"{_HERE}.render:render", "Show what a chat becomes through the template."),
     "tokenize": Lazy(f"{_HERE}.render:tokenize", "Show the token ids of a text."),
+    "traffic": Lazy(f"{_HERE}.traffic:traffic", "Show how long requests are and when they come."),
     "plugins": Lazy(f"{_HERE}.plugins:plugins", "List, check, enable and disable plugins."),
     "config": Lazy(f"{_HERE}.config:config", "Show and change settings."),
     "version": Lazy(f"{_HERE}.version:version", "Print versions."),

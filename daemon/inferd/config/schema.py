@@ -63,6 +63,11 @@ class Text(Table):
     max_output_chars: Count = 8_000_000
 
 
+class Traffic(Table):
+    record: bool = True
+    """Keep how long requests are and when they come; never their text."""
+
+
 class Engine(Table):
     """Sizes and modes of an engine worker; 0 or `auto` = derived."""
 
@@ -127,6 +132,7 @@ class Config(Table):
     paths: Paths = Paths()
     daemon: Daemon = Daemon()
     text: Text = Text()
+    traffic: Traffic = Traffic()
     engine: Engine = Engine()
     plugins: Plugins = Plugins()
     plugin: dict[str, dict[str, dict[str, Any]]] = {}

@@ -23,10 +23,14 @@ from inferd_client.protocol import (
     Plugins,
     PluginsReply,
     Status,
+    TrafficReply,
     Unload,
 )
 from inferd_client.protocol import (
     Models as ModelsCall,
+)
+from inferd_client.protocol import (
+    Traffic as TrafficCall,
 )
 
 if TYPE_CHECKING:
@@ -37,8 +41,9 @@ if TYPE_CHECKING:
     from inferd.front.requests import Requests
     from inferd.front.sessions import Sessions
     from inferd.front.status import StatusBuilder
+    from inferd.front.traffic import TrafficKeeper
 
-Call = Cancel | Status | ModelsCall | Load | Unload | Plugins | Drain
+Call = Cancel | Status | ModelsCall | Load | Unload | Plugins | TrafficCall | Drain
 ADMIN = (Load, Unload, Drain)
 
 
@@ -52,6 +57,7 @@ class ControlCalls:
         models: Models,
         catalog: Catalog,
         status: StatusBuilder,
+        traffic: TrafficKeeper,
         drain: Callable[[float | None], None],
     ) -> None:
         self._sessions = sessions
@@ -59,14 +65,14 @@ class ControlCalls:
         self._models = models
         self._catalog = catalog
         self._status = status
+        self._traffic = traffic
         self._drain = drain
 
     def handle(self, session: Session, message: Call) -> None:
         """Raises Refusal."""
         if len(message.id) > Caps.ID_CHARS:
             raise invalid("id", f"at most {Caps.ID_CHARS} characters", Caps.ID_CHARS)
-        is_admin_call = isinstance(message, ADMIN) or (isinstance(message, Cancel) and message.anywhere)
-        if is_admin_call and session.role != "admin":
+        if session.role != "admin" and _needs_admin(message):
             raise Refusal(Code.UNAUTHORIZED, f"{type(message).__name__.lower()} needs the role admin")
         match message:
             case Cancel():
@@ -82,6 +88,8 @@ class ControlCalls:
                 self._unload(session, message)
             case Plugins():
                 self._sessions.send_control(session, PluginsReply(id=message.id, plugins=self._list_plugins()))
+            case TrafficCall():
+                self._send_traffic(session, message)
             case Drain():
                 self._sessions.send_control(session, Ok(id=message.id, detail="draining"))
                 self._drain(message.timeout_s)
@@ -97,6 +105,14 @@ class ControlCalls:
         if model is not None and message.force:
             for request in list(model.requests.values()):
                 self._requests.cancel_request(request)
+
+    def _send_traffic(self, session: Session, message: TrafficCall) -> None:
+        check_model_name(message.model)
+        found = self._traffic.reports(message.model)
+        if message.clear:
+            self._traffic.clear(message.model)
+        reply = TrafficReply(id=message.id, models=found, enabled=self._traffic.enabled)
+        self._sessions.send_control(session, reply)
 
     def _answer_later(self, session: Session, call_id: str) -> Callable[[Code | None, str], None]:
         def answer(code: Code | None, detail: str) -> None:
@@ -122,6 +138,16 @@ class ControlCalls:
                 if info.state == "chosen" or (info.kind, info.name) not in found:
                     found[info.kind, info.name] = info
         return tuple(found[key] for key in sorted(found))
+
+
+def _needs_admin(message: Call) -> bool:
+    match message:
+        case Cancel():
+            return message.anywhere
+        case TrafficCall():
+            return message.clear
+        case _:
+            return isinstance(message, ADMIN)
 
 
 def _marked(info: ModelInfo, model: Model) -> ModelInfo:

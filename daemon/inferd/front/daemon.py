@@ -20,6 +20,7 @@ from inferd.front.requests import Requests
 from inferd.front.sessions import Sessions
 from inferd.front.status import CachedMemory, StatusBuilder
 from inferd.front.texts import Texts
+from inferd.front.traffic import TrafficKeeper
 from inferd.front.watch import Watch
 from inferd.front.workers import Workers
 from inferd.metrics import Metrics
@@ -68,13 +69,15 @@ class FrontDaemon:
         self.models = models = Models(config, catalog, ledger, workers, loop, metrics, log, default=default)
         self.requests = requests = Requests(settings, sessions, models, texts, loop, metrics, log)
         intake = Intake(settings, requests, sessions, models, texts, loop, metrics)
+        self.traffic = traffic = TrafficKeeper(paths.state, enabled=config.traffic.record, loop=loop, log=log)
+        requests.on_open, requests.on_close = traffic.arrived, traffic.ended
         self.status = status = StatusBuilder(
             self.instance, settings.max_queue, models, requests, sessions, ledger, metrics, loop
         )
         self.events = Events(sockets.events, status, loop, settings.events_hz)
         Watch(models, loop, log, settings.stall_s)
         data = DataCalls(sessions, intake, models, texts, catalog)
-        control = ControlCalls(sessions, requests, models, catalog, status, self.drain)
+        control = ControlCalls(sessions, requests, models, catalog, status, traffic, self.drain)
         dispatcher = Dispatcher(sockets, sessions, data, control, metrics, log, settings.max_frame)
         sessions.on_gone, sessions.on_slow = requests.abandon, requests.slow
         models.listener = Outputs(requests, intake, sessions, loop, metrics, log)
@@ -130,7 +133,8 @@ class FrontDaemon:
         self._log.info("stopped")
 
     def close(self) -> None:
-        """End the children at once."""
+        """End the children at once, and keep what is to be kept."""
+        self.traffic.close()
         self.workers.close()
         self.texts.close()
 

@@ -56,6 +56,9 @@ class Requests:
         self.live: dict[str, Request] = {}
         self.num_queued = 0
         self.draining = False
+        self.on_open: Callable[[Request], None] = lambda _: None
+        self.on_close: Callable[[Request, str], None] = lambda _request, _how: None
+        """Called when a request came and when it is over, with its end as the log names it."""
         loop.after(PROBE_S, self._probe)
 
     def refuse_if_draining(self) -> None:
@@ -83,6 +86,7 @@ class Requests:
             request.queue_deadline = now + message.queue_timeout_ms / 1000
             self._call(request, message.queue_timeout_ms / 1000, self._queued_too_long)
         self._call(request, PROGRESS_S, self._progress)
+        self.on_open(request)
         return request
 
     def _call(self, request: Request, delay_s: float, action: Callable[[Request], None]) -> None:
@@ -233,6 +237,7 @@ class Requests:
         else:
             self._texts.cancel(request.key)
         self._models.released(model)
+        self.on_close(request, str(how))
         self._log.info(
             "request",
             id=request.id,
