@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from inferd.config.errors import ConfigError
-from inferd.config.paths import RuntimePaths, make_private
+from inferd.config.paths import RANK_SOCKET, RuntimePaths, make_private
 from inferd.config.schema import Config, Paths
-from inferd_client.endpoints import Endpoints, default_runtime_dir
+from inferd_client.endpoints import CONTROL_SOCKET, Endpoints, default_runtime_dir
 
 VARIABLES = [
     "XDG_RUNTIME_DIR",
@@ -81,6 +81,11 @@ def test_the_length_of_a_socket_path_is_checked_before_anything_is_made(tmp_path
     with pytest.raises(ConfigError, match=r"108 bytes.*shorter"):
         RuntimePaths.of(Config(paths=Paths(runtime=str(too_long))))
     assert not too_long.exists()
+
+
+def test_no_socket_between_our_processes_is_longer_than_those_of_clients() -> None:
+    """So that a folder which suits clients suits every worker and rank in it."""
+    assert max(map(len, (RANK_SOCKET, "e99999.sock", "t99999.sock"))) <= len(CONTROL_SOCKET)
 
 
 def test_a_private_folder_is_made_once(tmp_path: Path) -> None:

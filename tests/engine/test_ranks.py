@@ -27,6 +27,7 @@ from inferd.engine.settings import WorkerSettings
 from inferd.link import Submit, pack
 from inferd.load.errors import LoadError
 from inferd.plugin.types import StepCounts
+from inferd_client.endpoints import MAX_SOCKET_PATH
 from inferd_client.protocol import SamplingParams, TokenLogprob
 from tests.tiny import tiny_llama
 
@@ -148,8 +149,11 @@ time.sleep(60)
 
 
 def test_ranks_die_with_their_worker(model: Path, tmp_path: Path) -> None:
+    """In the longest runtime folder there can be, where their sockets must fit as well."""
+    runtime = tmp_path / ("x" * (MAX_SOCKET_PATH - len(str(tmp_path)) - len("//control.sock")))
+    runtime.mkdir(mode=0o700)
     file = tmp_path / "settings.json"
-    settings(model, "layers", runtime=str(tmp_path)).save(file)
+    settings(model, "layers", runtime=str(runtime)).save(file)
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(file)], stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     rank = int(worker.stdout.readline())

@@ -11,7 +11,7 @@ from tests.front.harness import KILL, daemon, eventually, launch, worker_pid
 def make(runtime: Path, name: str) -> Path:
     folder = runtime / name
     folder.mkdir()
-    (folder / "rank-1").touch()
+    (folder / "1").touch()
     return folder
 
 
@@ -19,7 +19,7 @@ def test_folders_of_a_killed_worker_go_with_it() -> None:
     with daemon() as running:
         client = running.client()
         pid = worker_pid(client)
-        own, other = make(running.runtime, f"ranks-{pid}-abc"), make(running.runtime, f"ranks-{pid}0-abc")
+        own, other = make(running.runtime, f"r{pid}"), make(running.runtime, f"r{pid}0")
         os.kill(pid, KILL)
         eventually(lambda: not own.exists())
         assert worker_pid(client) != pid
@@ -28,7 +28,7 @@ def test_folders_of_a_killed_worker_go_with_it() -> None:
 
 def test_a_daemon_removes_what_a_killed_one_left() -> None:
     with daemon() as running:
-        left = make(running.runtime, "ranks-1-abc")
+        left = make(running.runtime, "r1")
         running.signal(KILL)
         running.wait()
         second = launch(running.runtime)

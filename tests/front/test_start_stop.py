@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import stat
@@ -267,18 +268,39 @@ class TestSystemd:
                 time.sleep(0.3)
                 assert "WATCHDOG=1" not in _drain(notify)
                 running.signal(signal.SIGTERM)
-                assert "STOPPING=1" in _told(notify, "STOPPING=1")
+                assert _told(notify, "STOPPING=1")
 
-    def test_not_ready_while_the_model_fails(self, short: Path) -> None:
+    def test_a_start_that_cannot_succeed_ends_with_the_reason(self, short: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind("\0" + str(short / "abstract"))
             notify.settimeout(10)
             with daemon(env={"NOTIFY_SOCKET": "@" + str(short / "abstract")}, fail_at_load=9) as running:
-                client = running.client()
-                eventually(lambda: client.status().models[0].state == "failed")
-                told = _told(notify, "STATUS=fake: failed")
+                assert running.wait() == 1
+                assert "cannot serve fake: model.gguf: tensor blk.0 is missing" in running.logged().splitlines()[-1]
+                told = _told(notify, "STOPPING=1")
                 assert "READY=1" not in told
-                assert "blk.0 is missing" in told[-1]
+                assert any(t.startswith("STATUS=fake: failed") and "blk.0 is missing" in t for t in told)
+
+    def test_a_model_that_fails_once_it_has_served_does_not_end_the_service(self, short: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(str(short / "notify"))
+            with daemon(env={"NOTIFY_SOCKET": str(short / "notify")}) as running:
+                client = running.client()
+                for _ in range(3):
+                    os.kill(worker_pid(client), signal.SIGKILL)
+                    eventually(lambda: client.status().models[0].state != "ready")
+                assert client.status().models[0].state == "failed"
+                assert running.process.poll() is None
+
+    def test_a_drain_may_take_as_long_as_it_is_set_to(self, short: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(str(short / "notify"))
+            notify.settimeout(10)
+            env = {"NOTIFY_SOCKET": str(short / "notify")}
+            with daemon(env=env, config={"daemon": {"drain_s": 300}}) as running:
+                worker_pid(running.client())
+                running.signal(signal.SIGTERM)
+                assert _told(notify, "STOPPING=1")[-1] == "STOPPING=1\nEXTEND_TIMEOUT_USEC=315000000"
 
 
 def _told(notify: socket.socket, until: str) -> list[str]:

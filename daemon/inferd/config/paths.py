@@ -18,6 +18,9 @@ from inferd_client.endpoints import (
     socket_path,
 )
 
+RANK_SOCKET = "r4194304/99"
+"""The longest socket between our own processes: rank 99 of a worker with the highest process id of Linux."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimePaths:
@@ -64,9 +67,9 @@ class RuntimePaths:
         return paths
 
     def check_lengths(self) -> None:
-        """Raise ConfigError when a socket path exceeds what the kernel takes."""
+        """Raise ConfigError when a socket path exceeds what the kernel takes: ours, or one between our processes."""
         try:
-            for name in (DATA_SOCKET, CONTROL_SOCKET, EVENTS_SOCKET):
+            for name in (DATA_SOCKET, CONTROL_SOCKET, EVENTS_SOCKET, RANK_SOCKET):
                 socket_path(self.runtime, name)
         except ValueError as error:
             raise ConfigError(f"paths.runtime: {error}") from None

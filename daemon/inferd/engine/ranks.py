@@ -8,6 +8,7 @@ A rank that ends, for whatever reason, ends the step with RuntimeError, and so t
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections import deque
@@ -57,9 +58,7 @@ class RankExecutor(Executor):
 
     def __init__(self, assembly: Assembly, progress: Progress | None = None) -> None:
         self._progress: Progress = progress or (lambda phase, done, total: None)
-        self._folder = tempfile.TemporaryDirectory(
-            prefix=f"ranks-{os.getpid()}-", dir=assembly.settings.runtime or None
-        )
+        self._folder = _make_folder(assembly.settings.runtime)
         self._strategy = assembly.resolution.parallel
         self._done: deque[StepOutput] = deque()
         self._ranks: list[_Rank] = []
@@ -94,13 +93,13 @@ class RankExecutor(Executor):
         self._join(len(placements))
 
     def _spawn(self, number: int) -> None:
-        rank = _Rank(number, Path(self._folder.name) / f"rank-{number}")
+        rank = _Rank(number, self._folder / str(number))
         self._ranks.append(rank)
         self._poller.register(rank.channel.socket, zmq.POLLIN)
         self._poller.register(rank.child.pidfd, zmq.POLLIN)
 
     def _join(self, world: int) -> None:
-        rendezvous = f"file://{Path(self._folder.name) / 'rendezvous'}"
+        rendezvous = f"file://{self._folder / 'rendezvous'}"
         for rank in self._ranks:
             rank.channel.send(RankConnect(rendezvous=rendezvous, timeout_s=TIMEOUT_S))
         self._strategy.connect(RankContext(rank=0, world=world, rendezvous=rendezvous, timeout_s=TIMEOUT_S, options={}))
@@ -131,7 +130,7 @@ class RankExecutor(Executor):
         self._ranks = []
         with suppress(RuntimeError):
             self._strategy.close()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _await(self, rank: _Rank, kind: type[M]) -> M:
         """Wait for a message of this kind, watching all ranks. Raises RuntimeError when one is lost."""
@@ -185,6 +184,16 @@ class _Rank:
     def end(self) -> None:
         self.child.reap()
         self.channel.close()
+
+
+def _make_folder(runtime: str) -> Path:
+    """Make the folder of the ranks' sockets; in a runtime folder no path in it is longer than control.sock's."""
+    if not runtime:
+        return Path(tempfile.mkdtemp(prefix="inferd-"))
+    folder = Path(runtime) / f"r{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)  # of a dead worker that had our pid
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 def _notes(*notes: str) -> list[str]:

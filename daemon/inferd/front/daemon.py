@@ -55,6 +55,7 @@ class FrontDaemon:
         engine_module: str,
         text_module: str,
         script: dict[str, Any] | None = None,
+        must_load: bool = False,
     ) -> None:
         settings = config.daemon
         self._config = config
@@ -85,6 +86,9 @@ class FrontDaemon:
         loop.add(sockets.control, dispatcher.read_control)
         loop.add(sockets.data, dispatcher.read_data)
         self._notifier = Notifier()
+        self._must_load = config.preload and (must_load or self._notifier.wanted)
+        """The default model has not served yet, and the start has failed if it cannot."""
+        self.start_failure = ""
         self._stop_at: float | None = None
         if self._notifier.wanted:
             loop.after(0, self._notify)
@@ -108,7 +112,7 @@ class FrontDaemon:
         stop_at = self.loop.clock() + timeout
         if self._stop_at is None:
             self._log.info("draining", requests=len(self.requests.live), timeout_s=timeout)
-            self._notifier.stopping()
+            self._notifier.stopping(timeout)
         self.requests.draining = True
         self._stop_at = stop_at if self._stop_at is None else min(stop_at, self._stop_at)
         self.loop.after(timeout, lambda: None)  # so that the loop wakes then
@@ -145,6 +149,18 @@ class FrontDaemon:
         self.events.model_changed(model)
         if self.models.get(model.name) is None:
             self.texts.close_model(model.name)
+        if self._must_load and model.is_default:
+            self._first_load(model)
+
+    def _first_load(self, model: Model) -> None:
+        """Watch the load that the start depends on: a service manager or a person waits for its outcome."""
+        if model.state == "ready":
+            self._must_load = False
+        elif model.state == "failed":
+            self._must_load = False
+            self.start_failure = model.detail
+            self._notifier.status(f"{model.name}: failed {model.detail}")
+            self.drain(0.0)
 
     def _notify(self) -> None:
         """Tell systemd how it goes: ready when serving, more time while loading, alive while steps progress."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from inferd_client.protocol import Code
 
+EX_FAILURE = 1
+"""The model to serve was tried and cannot be loaded."""
 EX_NOINPUT = 66
 """The model to serve is absent."""
 EX_TEMPFAIL = 75

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from inferd.front.catalog import Catalog, StoreCatalog
 from inferd.front.daemon import FrontDaemon
-from inferd.front.errors import EX_NOINPUT, StartError
+from inferd.front.errors import EX_FAILURE, EX_NOINPUT, StartError
 from inferd.front.sockets import open_sockets
-from inferd.log import make_logger
+from inferd.log import clean, make_logger
 
 if TYPE_CHECKING:
     from inferd.config.paths import RuntimePaths
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 ENGINE_MODULE = "inferd.engine.worker"
 TEXT_MODULE = "inferd.text"
 FILES = 16384
+SETTINGS_HINT = " (`inferd config show --origin` says where each setting comes from)"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def serve(config: Config, *, model: str | None, paths: RuntimePaths) -> int:
     """Serve `model` (a name or path; default: the configured one) until stopped; the exit code.
 
-    0 after a drain; 66 when the default model is absent; 75 when a daemon already runs there; 78 for
-    a setting or folder that cannot be used.
+    0 after a drain; 1 when the model named here cannot be loaded; 66 when the default model is absent;
+    75 when a daemon already runs there; 78 for a setting or folder that cannot be used.
     """
     from inferd.load.store import Store
 
@@ -39,9 +40,9 @@ def serve(config: Config, *, model: str | None, paths: RuntimePaths) -> int:
     wanted = model or config.default_model
     try:
         default = _default(catalog, wanted) if model or config.preload else wanted
-        return run(config, paths, catalog, default=default, engine_module=ENGINE_MODULE)
+        return run(config, paths, catalog, default=default, engine_module=ENGINE_MODULE, must_load=model is not None)
     except StartError as error:
-        print(f"inferd: {error}", file=sys.stderr)
+        print(f"inferd: {clean(str(error))}", file=sys.stderr)
         return error.exit_code
 
 
@@ -54,9 +55,13 @@ def run(
     engine_module: str,
     text_module: str = TEXT_MODULE,
     script: dict[str, Any] | None = None,
+    must_load: bool = False,
     announce: Callable[[], None] = lambda: None,
 ) -> int:
-    """Bind, serve, unbind. Raises StartError. `announce` is called once clients can connect."""
+    """Bind, serve, unbind. Raises StartError; with `must_load` also when the default model fails before it served.
+
+    `announce` is called once clients can connect.
+    """
     _raise_file_limit()
     gc.freeze()  # modules and code live as long as we do: no collection need look at them again
     log = make_logger(config.log, "front")
@@ -73,6 +78,7 @@ def run(
             engine_module=engine_module,
             text_module=text_module,
             script=script,
+            must_load=must_load,
         )
         log.info("serving", runtime=str(paths.runtime), model=default, instance=daemon.instance)
         with _signals(daemon):
@@ -80,10 +86,13 @@ def run(
                 daemon.preload()
             announce()
             daemon.run()
+        failure = daemon.start_failure
     finally:
         if daemon is not None:
             daemon.close()
         sockets.close(paths)
+    if failure:
+        raise StartError(f"cannot serve {default}: {failure}{SETTINGS_HINT}", EX_FAILURE)
     return 0
 
 

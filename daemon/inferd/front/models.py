@@ -239,7 +239,7 @@ class Models:
         if model.load_timer is not None:
             model.load_timer.cancel()
         self._ledger.release(model.name)
-        model.stats, model.card = None, None
+        model.stats, model.card, model.stalled = None, None, False
         if state == "unloading":
             self._forget(model)
             self._answer(model.loaded, Code.MODEL_LOAD_FAILED, f"{model.name} was unloaded before it was ready")

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 EXTEND_S = 15.0
+"""More time asked for while loading, and for ending the children after a drain."""
+MAX_DRAIN_S = 86400.0
+STATUS_CHARS = 1000
 
 
 class Notifier:
@@ -33,9 +36,11 @@ class Notifier:
             self._send("READY=1")
 
     def status(self, text: str) -> None:
-        if text != self._status:
-            self._status = text
-            self._send(f"STATUS={text}")
+        """Say in one line how it goes, when that has changed."""
+        line = "".join(c if c.isprintable() else " " for c in text)[:STATUS_CHARS]
+        if line != self._status:
+            self._status = line
+            self._send(f"STATUS={line}")
 
     def still_loading(self) -> None:
         """Ask for more time to start, while loading goes on."""
@@ -45,8 +50,9 @@ class Notifier:
     def watchdog(self) -> None:
         self._send("WATCHDOG=1")
 
-    def stopping(self) -> None:
-        self._send("STOPPING=1")
+    def stopping(self, drain_s: float) -> None:
+        """Say that we end, and how long running requests may still take."""
+        self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int((min(drain_s, MAX_DRAIN_S) + EXTEND_S) * 1e6)}")
 
     def _send(self, text: str) -> None:
         if not self._address:
@@ -54,4 +60,4 @@ class Notifier:
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
             out.setblocking(False)
-            out.sendto(text.replace("\n", " ").encode(), address)
+            out.sendto(text.encode(errors="replace"), address)

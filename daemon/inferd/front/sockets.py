@@ -104,7 +104,7 @@ def take_lock(path: Path) -> int:
 
 def remove_rank_folders(runtime: Path, pid: int | None = None) -> None:
     """Remove what a worker that was killed, or all of a daemon that was, left of its ranks' sockets."""
-    for folder in runtime.glob("ranks-*" if pid is None else f"ranks-{pid}-*"):
+    for folder in runtime.glob("r[0-9]*" if pid is None else f"r{pid}"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
