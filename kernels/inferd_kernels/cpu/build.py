@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"
 LIBRARY = HERE / "libinferd_cpu.so"
 
-FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-pthread", "-fvisibility=default", "-ffp-contract=off", "-fno-math-errno")
+FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-pthread", "-fvisibility=default", "-ffp-contract=off", "-fno-math-errno")
 """No contraction: what is fused is written as such, so that every build rounds alike."""
 
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
