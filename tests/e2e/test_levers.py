@@ -25,7 +25,7 @@ BASE = {
     "parallel": "single",
     "quantizer": "none",
     "kv": "paged",
-    "attention": "torch",
+    "attention": "cpu",
     "draft": "none",
 }
 PINNED = ("parallel", "kv", "attention", "draft")
@@ -49,7 +49,7 @@ class Lineup:
     plugins: dict[str, str] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
     exactness: str = "token"
-    by: str = "kv paged, attention torch"
+    by: str = "kv paged"
     signs: Callable[[Client, ModelStatus, list[Completion]], bool] = lambda _client, _status, _answers: True
 
 
@@ -87,9 +87,15 @@ LINEUPS = {
         by="",
         signs=_twice_the_kv,
     ),
-    "layers": Lineup(plugins={"parallel": "layers", "draft": "ngram"}, by="kv paged, attention torch, draft ngram"),
-    "qwen": Lineup(model="qwen2", plugins={"draft": "ngram"}, by="kv paged, attention torch, draft ngram"),
-    "types": Lineup(model="gguf"),
+    "layers": Lineup(plugins={"parallel": "layers", "draft": "ngram"}, by="kv paged, draft ngram"),
+    "qwen": Lineup(model="qwen2", plugins={"draft": "ngram"}, by="kv paged, draft ngram"),
+    "types": Lineup(model="gguf", exactness="approximate", by="engine.linear (activations rounded to integers)"),
+    "torch": Lineup(
+        model="gguf",
+        plugins={"attention": "torch"},
+        engine={"linear": "torch"},
+        by="kv paged, attention torch",
+    ),
 }
 
 

@@ -186,5 +186,5 @@ def test_the_default_model_by_its_name() -> None:
         assert "Paris" in answer.text
         status = the_model(client, "smollm2-135m")
         assert (status.plugins["quantizer"], status.architecture) == ("gguf", "llama")
-        assert status.weights_note
+        assert (status.weights_note, status.exactness) == ("", "approximate")  # packed, rows rounded
         assert [m.name for m in client.models() if m.default] == ["smollm2-135m"]

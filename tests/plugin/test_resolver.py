@@ -100,14 +100,14 @@ def test_the_defaults_serve_a_plain_model_and_every_loser_has_a_reason() -> None
         "parallel": "single",
         "quantizer": "none",
         "kv": "paged",
-        "attention": "torch",
+        "attention": "cpu",
         "draft": "none",
     }
     manager = PluginManager().load()
     assert len(resolution.rejected) == len(manager.entries) - len(KINDS)
     assert all(r.reasons for r in resolution.rejected)
     assert why(resolution, "architecture", "qwen2") == "reads qwen2, not llama"
-    assert why(resolution, "attention", "reference") == "priority 0, 'torch' has 10"
+    assert why(resolution, "attention", "reference") == "priority 0, 'cpu' has 20"
     assert "GGUF" in why(resolution, "quantizer", "gguf")
 
 
@@ -130,7 +130,7 @@ def test_a_pin_wins_over_priority() -> None:
 
 
 def test_an_empty_pin_is_none() -> None:
-    assert choose({"attention": ""}).names["attention"] == "torch"
+    assert choose({"attention": ""}).names["attention"] == "cpu"
 
 
 def test_priority_then_name(site: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_target_that_fails_is_passed_over_unless_it_was_named(site: Path, targ
     source = attention_module(f'name="bad", target="{target}", priority=99', code=HALF)
     install(site, "bad", {"bad": source, "exits": "raise SystemExit(1)"}, {"bad": "bad"})
     resolution = choose()
-    assert resolution.names["attention"] == "torch"
+    assert resolution.names["attention"] == "cpu"
     assert said in why(resolution, "attention", "bad")
     failure = resolution.failures["attention.bad"]
     assert "Traceback" in failure.traceback

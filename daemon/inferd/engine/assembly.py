@@ -63,8 +63,7 @@ class Assembly:
     @property
     def linear(self) -> Literal["auto", "native", "torch"]:
         """Which linear kernels to use; native ones exist on the CPU only."""
-        wanted = "torch" if self.engine.linear == "auto" else self.engine.linear
-        return wanted if self.device.startswith("cpu") else "torch"
+        return self.engine.linear if self.device.startswith("cpu") else "torch"
 
     @property
     def kv_bytes(self) -> int:

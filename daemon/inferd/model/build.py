@@ -226,9 +226,11 @@ class _Builder:
 
 
 def _common_format(fused: FusedLinear) -> InputFormat:
-    """What the norm before must write: every kernel also reads plain rows, made by whichever norm."""
-    first = fused.parts[0].kernel.input_format
-    return first if all(part.kernel.input_format == first for part in fused.parts) else "plain"
+    """What the norm before must write: every kernel also reads float rows, those of torch made by torch."""
+    formats = {part.kernel.input_format for part in fused.parts}
+    if len(formats) == 1:
+        return formats.pop()
+    return "plain" if "plain" in formats else "native rows"
 
 
 def _joined(biases: list[Any], weights: list[PackedWeight]) -> torch.Tensor | None:

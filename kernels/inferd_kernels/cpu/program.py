@@ -14,6 +14,7 @@ from ctypes import Structure, c_int32
 from typing import Any, Literal
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from inferd_kernels.cpu.arena import Arena
 from inferd_kernels.cpu.library import Step, load
@@ -42,10 +43,11 @@ class Program:
 
     @contextlib.contextmanager
     def record(self) -> Iterator[None]:
-        """Append what is launched inside."""
+        """Append what is launched inside. Raises RuntimeError for a computation by torch, which would be left out."""
         token = _recording.set(self)
         try:
-            yield
+            with _NoTorch():
+                yield
         finally:
             _recording.reset(token)
         self._steps = (Step * len(self._calls))(*(Step(op, ctypes.addressof(args)) for op, args in self._calls))
@@ -58,6 +60,11 @@ class Program:
             yield
         finally:
             self._rows = before
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the memory that its calls work in."""
+        return self._arena.num_bytes
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -75,6 +82,17 @@ class Program:
     def append(self, op: int, args: Structure, kept: tuple[Any, ...]) -> None:
         self._calls.append((op, args))
         self._kept.append(kept)
+
+
+class _NoTorch(TorchDispatchMode):
+    """Lets views and new tensors pass, and nothing that computes on values."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        reads = any(isinstance(arg, torch.Tensor) for arg in args)
+        if reads and not func.is_view:
+            raise RuntimeError(f"torch's {func} cannot be part of a recorded step")
+        return out
 
 
 def recording() -> Program | None:

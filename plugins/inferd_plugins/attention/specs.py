@@ -36,6 +36,7 @@ PLUGINS: tuple[PluginSpec, ...] = (
             Effect("decode", "tpot", "better"),
         ),
         baseline="torch",
+        priority=20,
     ),
     PluginSpec(
         name="reference",

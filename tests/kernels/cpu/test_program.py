@@ -20,7 +20,7 @@ from inferd_kernels.cpu.arena import Arena
 from inferd_kernels.cpu.library import Library
 from inferd_kernels.cpu.operators import argmax
 from inferd_kernels.cpu.program import Program, empty
-from inferd_kernels.cpu.rows import norm_plain
+from inferd_kernels.cpu.rows import norm_plain, silu_plain
 from inferd_kernels.linear import default_kernels
 from inferd_plugins.attention.cpu import CpuAttention
 from tests.engine.rig import SHAPE, Rig
@@ -157,3 +157,12 @@ def test_threads_may_change_between_programs(library: Library) -> None:
         assert torch.equal(norm_plain(x, weight, 1e-5), want)
     with pytest.raises(ValueError, match="0 threads"):
         library.set_threads(0)
+
+
+def test_a_computation_by_torch_cannot_slip_into_a_recording() -> None:
+    program, x = Program(), torch.ones(2, 32)
+    with program.record():
+        silu_plain(x[:1].view(1, 32))  # a view of what is given is fine
+        with pytest.raises(RuntimeError, match="mul"):
+            x.mul(2)
+    assert len(program) == 1
