@@ -1,18 +1,25 @@
 """Logging of all processes: structlog where it is installed, the standard library where not.
 
-Lines go to standard error: readable on a terminal, JSON elsewhere. Prompt and output text is never
-logged at INFO; what clients chose (ids, names) is escaped so that it cannot drive a terminal.
+Lines go to standard error: readable on a terminal, JSON elsewhere; to the journal of systemd each with its
+priority (sd-daemon(3)). Prompt and output text is never logged at INFO; what clients chose (ids, names) is
+escaped so that it cannot drive a terminal.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from inferd.config.schema import Log
+
+
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}
+"""Levels as the priorities of syslog(3)."""
 
 
 class Logger(Protocol):
@@ -28,11 +35,14 @@ def make_logger(settings: Log, part: str) -> Logger:
     """Return the logger of one part of the daemon, e.g. `front`."""
     level = getattr(logging, settings.level.upper())
     as_json = settings.format == "json" or (settings.format == "auto" and not sys.stderr.isatty())
+    journal = to_journal()
     try:
         import structlog
     except ImportError:
-        return _StandardLogger(part, level, as_json)
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+        return _StandardLogger(part, level, as_json, journal)
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
     return structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),
         processors=[
@@ -41,10 +51,25 @@ def make_logger(settings: Log, part: str) -> Logger:
             lambda _logger, _method, facts: {name: clean(value) for name, value in facts.items()},
             structlog.processors.format_exc_info,
             renderer,
+            lambda _logger, method, text: with_priority(text, method) if journal else text,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         part=part,
     )
+
+
+def to_journal(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether standard error is the stream to the journal that systemd opened for us."""
+    try:
+        found = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def with_priority(text: str, level: str) -> str:
+    """Return the text with the priority before each of its lines."""
+    return "\n".join(f"<{PRIORITIES[level]}>{line}" for line in text.splitlines())
 
 
 def clean(value: Any) -> Any:
@@ -57,10 +82,11 @@ def clean(value: Any) -> Any:
 class _StandardLogger:
     """The same calls over the standard library."""
 
-    def __init__(self, part: str, level: int, as_json: bool) -> None:
+    def __init__(self, part: str, level: int, as_json: bool, journal: bool) -> None:
         self._part = part
         self._level = level
         self._as_json = as_json
+        self._journal = journal
         self._time = logging.Formatter()
 
     def _log(self, level: int, event: str, facts: dict[str, Any]) -> None:
@@ -74,7 +100,7 @@ class _StandardLogger:
             line = json.dumps(known | cleaned, default=str)
         else:
             line = " ".join([moment, name, self._part, clean(event), *(f"{k}={v}" for k, v in cleaned.items())])
-        print(line, file=sys.stderr, flush=True)
+        print(with_priority(line, name) if self._journal else line, file=sys.stderr, flush=True)
 
     def debug(self, event: str, **facts: Any) -> None:
         self._log(logging.DEBUG, event, facts)
