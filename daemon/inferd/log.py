@@ -51,7 +51,7 @@ def make_logger(settings: Log, part: str) -> Logger:
             lambda _logger, _method, facts: {name: clean(value) for name, value in facts.items()},
             structlog.processors.format_exc_info,
             renderer,
-            lambda _logger, method, text: with_priority(text, method) if journal else text,
+            lambda _logger, method, text: with_priority(str(text), method) if journal else text,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         part=part,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -77,6 +78,34 @@ def test_a_model_that_cannot_be_served_ends_the_command_with_the_reason(tool: To
     assert "set engine.max_context" in reason
     assert "inferd config show --origin" in reason
     assert not (tool.runtime / "control.sock").exists()
+
+
+def test_what_systemd_hears_of_a_real_daemon(tool: Tool, tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "tiny")
+    address = tool.runtime.with_suffix(".notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(address))
+        notify.settimeout(60)
+        command = [*COMMAND, "--runtime", str(tool.runtime), "serve", str(model), "--set", "engine.max_context=64"]
+        env = tool.env | {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "1000000"}
+        with subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as daemon:
+            try:
+                told = [notify.recv(4096).decode()]
+                while told[-1] != "READY=1":
+                    told.append(notify.recv(4096).decode())
+                assert any(line.startswith("STATUS=tiny: loading") for line in told)
+                assert "EXTEND_TIMEOUT_USEC=15000000" in told
+                assert tool("status", "--json").json["models"][0]["state"] == "ready"
+                assert tool("run", "--raw", "--max-tokens", "2", "ab").code == 0
+                while notify.recv(4096) != b"WATCHDOG=1":
+                    pass
+                daemon.terminate()
+                while not notify.recv(4096).startswith(b"STOPPING=1\nEXTEND_TIMEOUT_USEC="):
+                    pass
+                assert daemon.wait(30) == 0
+            finally:
+                daemon.kill()
+                address.unlink()
 
 
 def test_show_of_a_model_that_is_not_loaded(tool: Tool, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ COMMANDS = {
     "traffic": Lazy(f"{_HERE}.traffic:traffic", "Show how long requests are and when they come."),
     "plugins": Lazy(f"{_HERE}.plugins:plugins", "List, check, enable and disable plugins."),
     "config": Lazy(f"{_HERE}.config:config", "Show and change settings."),
+    "service": Lazy(f"{_HERE}.service:service", "Run the daemon under systemd."),
     "version": Lazy(f"{_HERE}.version:version", "Print versions."),
     "completion": Lazy(f"{_HERE}.completion:completion", "Print a completion script for a shell."),
 }

@@ -1,0 +1,1 @@
+"""inferd as a service of systemd: its unit files, and putting them in place."""
