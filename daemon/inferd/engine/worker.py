@@ -55,7 +55,7 @@ def main(arguments: list[str], build: Build) -> int:
     settings = WorkerSettings.load(Path(settings_file))
     channel = Channel(link, bind=True, decoder=engine_in)
     try:
-        _limit_threads(settings.config.engine.threads)
+        limit_threads(settings.config.engine.threads)
         engine, card = build(settings, _reporter(channel))
     except Exception as error:  # noqa: BLE001 - whatever it is, the client who asked for the model is told
         if not isinstance(error, FORESEEN):
@@ -116,7 +116,7 @@ def _reporter(channel: Channel[EngineIn]) -> Progress:
     return report
 
 
-def _limit_threads(threads: int) -> None:
+def limit_threads(threads: int) -> None:
     """Settle the thread pools that libraries make when they are imported.
 
     OpenMP threads that spin at every barrier collapse when other programs want the cores: a decode step

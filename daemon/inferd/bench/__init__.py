@@ -1,0 +1,1 @@
+"""Benchmarks of this machine: what a model's phases take, offline in one process."""

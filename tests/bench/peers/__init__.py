@@ -1,0 +1,1 @@
+"""inferd beside llama.cpp and OpenVINO GenAI, alternately in one run: `python -m tests.bench.peers --help`."""
