@@ -1,0 +1,1 @@
+"""Kernels compiled for GPUs that are not there: cubins, registers, spills, shared memory, instructions."""

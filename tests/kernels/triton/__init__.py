@@ -1,0 +1,1 @@
+"""Triton kernels against their references, in Triton's interpreter."""
