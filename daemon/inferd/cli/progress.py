@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from inferd.cli.output import note
 from inferd_tui.escape import clean_line
@@ -16,62 +16,98 @@ if TYPE_CHECKING:
 
 PLAIN_INTERVAL_S = 5.0
 
+Unit = Literal["bytes", "count", "share"]
+
 
 class PhaseBar:
-    """Phases of some work, each in bytes done of a total; 0 = not known."""
+    """Phases of some work, each so far done of a total; 0 = not known. The bar shows with the first of them."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, unit: Unit = "bytes") -> None:
         self.label = label
+        self.unit: Unit = unit
         self._bar: Any = None
         self._task: Any = None
         self._last = time.monotonic()
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-            columns = (
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(clean_line(self.label), total=None)
-            self._bar.start()
         return self
 
     def update(self, phase: str, done: int, total: int) -> None:
         """Show where the work stands; may be called as often as one likes."""
         text = f"{self.label}: {phase}"
-        if self._bar is not None:
-            self._bar.update(self._task, description=clean_line(text), completed=done, total=total or None)
+        if sys.stderr.isatty():
+            self._show(text, done, total)
         elif time.monotonic() - self._last >= PLAIN_INTERVAL_S:
             self._last = time.monotonic()
-            note(f"{text} {size(done)}" + (f" of {size(total)}" if total else ""))
+            note(f"{text} {self._amount(done)}" + (f" of {self._amount(total)}" if total else ""))
+
+    def close(self) -> None:
+        """Take the bar away; an update brings it back."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show(self, text: str, done: int, total: int) -> None:
+        if self._bar is None:
+            self._bar, self._task = _start_bar(self.unit)
+        self._bar.update(self._task, description=clean_line(text), completed=done, total=total or None)
+
+    def _amount(self, value: int) -> str:
+        return size(value) if self.unit == "bytes" else str(value)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self.close()
+
+
+def _start_bar(unit: Unit) -> tuple[Any, Any]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TransferSpeedColumn,
+    )
+
+    of_unit = {
+        "bytes": (DownloadColumn(), TransferSpeedColumn()),
+        "count": (MofNCompleteColumn(), TimeElapsedColumn()),
+        "share": (TaskProgressColumn(), TimeElapsedColumn()),
+    }
+    text = TextColumn("{task.description}", markup=False)
+    bar = Progress(text, BarColumn(), *of_unit[unit], console=Console(stderr=True), transient=True)
+    bar.start()
+    return bar, bar.add_task("", total=None)
 
 
 class LoadDisplay:
-    """Phases of a model load as short notes, each told once."""
+    """The load of a model, as clients hear of it: a bar on a terminal, each phase told once elsewhere."""
 
     def __init__(self, model: str) -> None:
         self.model = model
+        self._bar = PhaseBar(model, "share")
         self._told = ""
 
     def __enter__(self) -> Self:
         return self
 
     def update(self, progress: Progress) -> None:
-        if progress.reason and progress.reason != self._told:
+        """Take a progress report; other states than loading take the bar away."""
+        if progress.state != "loading":
+            self.close()
+        elif sys.stderr.isatty():
+            self._bar.update(progress.reason or "loading", progress.done, progress.total)
+        elif progress.reason and progress.reason != self._told:
             self._told = progress.reason
             note(f"{self.model}: {progress.reason}")
 
+    def close(self) -> None:
+        self._bar.close()
+
     def __exit__(self, *_: object) -> None:
-        return
+        self.close()

@@ -30,10 +30,12 @@ COMMANDS = {
     "cancel": Lazy(f"{_HERE}.cancel:cancel", "Cancel a request."),
     "render": Lazy(f"{_HERE}.render:render", "Show what a chat becomes through the template."),
     "tokenize": Lazy(f"{_HERE}.render:tokenize", "Show the token ids of a text."),
+    "bench": Lazy(f"{_HERE}.bench:bench", "Measure what this machine does."),
     "traffic": Lazy(f"{_HERE}.traffic:traffic", "Show how long requests are and when they come."),
     "plugins": Lazy(f"{_HERE}.plugins:plugins", "List, check, enable and disable plugins."),
-    "config": Lazy(f"{_HERE}.config:config", "Show and change settings."),
     "service": Lazy(f"{_HERE}.service:service", "Run the daemon under systemd."),
+    "keys": Lazy(f"{_HERE}.keys:keys", "Manage who may use the daemon over tcp."),
+    "config": Lazy(f"{_HERE}.config:config", "Show and change settings."),
     "version": Lazy(f"{_HERE}.version:version", "Print versions."),
     "completion": Lazy(f"{_HERE}.completion:completion", "Print a completion script for a shell."),
 }
