@@ -91,6 +91,12 @@ class Batch:
         return len(self.context_lens)
 
     @property
+    def row_slots(self) -> NDArray[np.int32]:
+        """Executor slot of each row of sample_rows [R]."""
+        slots = self.seq_slots[self.sampling_seqs]
+        return np.repeat(slots, self.draft_lens[self.sampling_seqs] + 1) if self.counts.verify else slots
+
+    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 

@@ -8,23 +8,29 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from inferd_kernels.cpu.library import load
-from inferd_kernels.cpu.operators import argmax, gather
+from inferd_kernels.cpu.linear import CpuKernel
+from inferd_kernels.cpu.operators import RowInputs, choose, gather
 from inferd_kernels.cpu.program import Program
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from inferd.engine.batch import Batch
     from inferd.engine.workspace import BucketWorkspace, StepBuffers
     from inferd.model.decoder import Decoder
     from inferd.plugin.contracts import AttentionBackend
-    from inferd.plugin.types import LayerKV, StepInputs
+    from inferd.plugin.types import LayerKV
 
 
 class Forward(NamedTuple):
-    """What a step's forward leaves behind."""
+    """What a step's forward leaves behind. Tensors may have more rows than the step."""
 
-    hidden: torch.Tensor  # [T, hidden] of the last layer
-    logits: torch.Tensor  # [R, vocab] float32
-    peaks: torch.Tensor | None = None  # [R] largest logit
-    tops: torch.Tensor | None = None  # [R] its lowest token id, int64
+    hidden: torch.Tensor
+    """[T, hidden] of the last layer"""
+    logits: torch.Tensor
+    """[R, vocab] float32; where tokens were chosen, only of rows whose logits are asked for"""
+    ids: list[int] | None = None
+    """[R] chosen tokens, -1 where the logits are bad"""
 
 
 class CapturedForward:
@@ -37,8 +43,11 @@ class CapturedForward:
         kv: Mapping[int, LayerKV],
         buffers: StepBuffers,
         workspace: BucketWorkspace,
+        slots: np.ndarray,
     ) -> None:
+        """`slots` are the SLOT_CHOICE records of the executor slots."""
         self._decoder = decoder
+        self._buffers = buffers
         for planes in kv.values():
             for plane in planes.values():
                 load().advise(plane.data_ptr(), plane.nbytes)
@@ -49,17 +58,35 @@ class CapturedForward:
             self._hidden = decoder.forward(inputs, None, kv, backend, plan)
             with program.rows("sampled"):
                 picked = gather(self._hidden, inputs.sample_rows)
-                self._logits = decoder.raw_logits(picked)
-                self._peaks, self._tops = argmax(self._logits)
+                self._ids: np.ndarray | None = None
+                if self.chooses:
+                    chosen = RowInputs(slots, buffers.row_slots, inputs.positions, inputs.sample_rows)
+                    self._logits, self._ids = self._choose(picked, chosen)
+                else:
+                    self._logits = decoder.raw_logits(picked)
+
+    @property
+    def chooses(self) -> bool:
+        """Tokens are chosen by the native kernels: nothing of torch's stands between the head and the choice."""
+        head = self._decoder.head
+        return head is not None and isinstance(head.kernel, CpuKernel) and self._decoder.spec.logit_softcap is None
 
     @property
     def num_calls(self) -> int:
         return len(self._program)
 
-    def __call__(self, inputs: StepInputs) -> Forward:
-        tokens, sampled = inputs.token_ids.shape[0], inputs.sample_rows.shape[0]
-        self._program.run(tokens=tokens, sequences=inputs.context_lens.shape[0], sampled=sampled)
-        hidden, logits = self._hidden[:tokens], self._decoder.capped(self._logits[:sampled])
-        if self._decoder.spec.logit_softcap is not None:
-            return Forward(hidden, logits)
-        return Forward(hidden, logits, self._peaks[:sampled], self._tops[:sampled])
+    def _choose(self, hidden: torch.Tensor, inputs: RowInputs) -> tuple[torch.Tensor, np.ndarray]:
+        head, norm = self._decoder.head, self._decoder.norm
+        assert head is not None
+        assert norm is not None
+        assert isinstance(head.kernel, CpuKernel)
+        choices = choose(head.kernel, norm(hidden), head.weight, head.bias, inputs)
+        return choices.logits, choices.ids.numpy()
+
+    def __call__(self, batch: Batch) -> Forward:
+        """Run the step of a batch."""
+        tokens, sequences, sampled = self._buffers.load(batch)
+        self._program.run(tokens=tokens, sequences=sequences, sampled=sampled)
+        if self._ids is None:
+            return Forward(self._hidden, self._decoder.capped(self._logits[:sampled]))
+        return Forward(self._hidden, self._logits, self._ids[:sampled].tolist())

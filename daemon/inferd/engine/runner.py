@@ -56,25 +56,39 @@ class Runner:
         self._workspace = BucketWorkspace(device)
         self._buffers = StepBuffers(shape, len(layouts), device)
         self._sampler = Sampler(decoder.spec.vocab_size, shape.max_sequences, device)
-        self._captured = CapturedForward(decoder, backend, self.kv, self._buffers, self._workspace) if capture else None
+        self._captured: CapturedForward | None = None
+        if capture:
+            slots = self._sampler.params.choice
+            self._captured = CapturedForward(decoder, backend, self.kv, self._buffers, self._workspace, slots)
         self._prompts: dict[int, list[int]] = {}
         """By slot, of sequences that want prompt log-probabilities."""
 
-    @torch.inference_mode()
     def step(self, batch: Batch) -> StepOutput | None:
         """Run one step; None on a rank that does not sample."""
         started = time.perf_counter()
-        inputs = self._buffers.fill(batch)
-        forward = self._captured(inputs) if self._captured else self._eager(inputs)
+        self._enter_and_leave(batch)
+        forward = self._captured(batch) if self._captured else self._eager(batch)
         if forward is None:
             return None
-        self._enter_and_leave(batch)
-        rows = self._choose(batch, forward)
-        prompts = {b: self._prompt_logprobs(batch, forward.hidden, b, top) for b, top in batch.prompt_rows}
+        rows = self._plain_rows(batch, forward)
+        prompts: dict[int, list[TokenLogprob]] = {}
+        if rows is None or batch.prompt_rows:
+            with torch.inference_mode():
+                rows = self._choose(batch, forward) if rows is None else rows
+                prompts = {b: self._prompt_logprobs(batch, forward.hidden, b, top) for b, top in batch.prompt_rows}
         return StepOutput(rows, prompts, time.perf_counter() - started)
 
-    def _eager(self, inputs: StepInputs) -> Forward | None:
+    def _plain_rows(self, batch: Batch, forward: Forward) -> list[RowOutput] | None:
+        """Return the outputs where every row is one chosen token and nobody asks for more; else None."""
+        ids, asking = forward.ids, self._sampler.host_slots
+        if ids is None or batch.counts.verify or (asking and not asking.isdisjoint(batch.row_slots.tolist())):
+            return None
+        return None if ids and min(ids) < 0 else [RowOutput((token,)) for token in ids]
+
+    @torch.inference_mode()
+    def _eager(self, batch: Batch) -> Forward | None:
         """Run the model call by call; None on a rank that hands its hidden state on."""
+        inputs = self._buffers.fill(batch)
         plan = self._backend.plan(inputs, self._workspace)
         hidden = self.decoder.forward(inputs, self._received(inputs), self.kv, self._backend, plan)
         if self._placement.samples:
@@ -104,8 +118,7 @@ class Runner:
         rows = sample_rows(batch)
         if not rows.num_seqs:
             return []
-        known = None if forward.peaks is None or forward.tops is None else (forward.peaks, forward.tops)
-        sampled = self._sampler.sample(forward.logits, rows, known)
+        sampled = self._sampler.sample(forward.logits, rows, forward.ids)
         return [self._output(i, rows, sampled, forward.logits) for i in range(rows.num_seqs)]
 
     def _output(self, sequence: int, rows: SampleRows, sampled: Sampled, logits: torch.Tensor) -> RowOutput:

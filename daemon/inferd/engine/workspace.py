@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -43,12 +43,19 @@ class BucketWorkspace:
         return buffer[:size].view(shape)
 
 
+class StepSizes(NamedTuple):
+    tokens: int
+    sequences: int
+    sampled: int
+
+
 class StepBuffers:
     """The fixed buffers behind `StepInputs`, filled from a `Batch` before the forward runs."""
 
     def __init__(self, shape: EngineShape, num_groups: int, device: str) -> None:
         tokens = max(shape.token_budget, shape.max_sequences * (1 + shape.max_draft))
         sequences = shape.max_sequences
+        sampled = min(tokens, sequences * (1 + shape.max_draft))
 
         def buffer(*size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(size, dtype=dtype, device=device)
@@ -59,7 +66,10 @@ class StepBuffers:
         self._context_lens = buffer(sequences)
         self._block_tables = buffer(num_groups, sequences, shape.max_blocks)
         self._slots = buffer(num_groups, tokens, dtype=torch.int64)
-        self._sample_rows = buffer(min(tokens, sequences * (1 + shape.max_draft)))
+        self._sample_rows = buffer(sampled)
+        self.row_slots = buffer(sampled)
+        """Executor slot of each row that samples."""
+        self._host = _Host(self) if device == "cpu" else None
 
     def whole(self) -> StepInputs:
         """Return the buffers at their full sizes, for recording."""
@@ -72,6 +82,14 @@ class StepBuffers:
             slots=self._slots,
             sample_rows=self._sample_rows,
         )
+
+    def load(self, batch: Batch) -> StepSizes:
+        """Copy one step in, on the CPU, for a program that reads the buffers at their addresses.
+
+        Raises ValueError when it does not fit.
+        """
+        assert self._host is not None
+        return self._host.load(batch)
 
     def fill(self, batch: Batch) -> StepInputs:
         """Copy one step in and return views of its real sizes."""
@@ -88,6 +106,50 @@ class StepBuffers:
             context_lens_host=batch.context_lens.tolist(),
             counts=batch.counts,
         )
+
+
+class _Host:
+    """The buffers as numpy sees them: a copy into them is a memcpy, without a tensor made on the way."""
+
+    __slots__ = (
+        "block_tables",
+        "context_lens",
+        "cu_seqlens",
+        "positions",
+        "row_slots",
+        "sample_rows",
+        "slots",
+        "tokens",
+    )
+
+    def __init__(self, buffers: StepBuffers) -> None:
+        whole = buffers.whole()
+        self.tokens = whole.token_ids.numpy()
+        self.positions = whole.positions.numpy()
+        self.cu_seqlens = whole.cu_seqlens.numpy()
+        self.context_lens = whole.context_lens.numpy()
+        self.block_tables = whole.block_tables.numpy()
+        self.slots = whole.slots.numpy()
+        self.sample_rows = whole.sample_rows.numpy()
+        self.row_slots = buffers.row_slots.numpy()
+
+    def load(self, batch: Batch) -> StepSizes:
+        tokens, sequences, sampled = len(batch.token_ids), len(batch.context_lens), len(batch.sample_rows)
+        if tokens > len(self.tokens) or sequences > len(self.context_lens) or sampled > len(self.sample_rows):
+            raise ValueError(
+                f"step of {tokens} tokens, {sequences} sequences, {sampled} sampled rows does not fit buffers of "
+                f"{len(self.tokens)}, {len(self.context_lens)}, {len(self.sample_rows)}"
+            )
+        self.tokens[:tokens] = batch.token_ids
+        self.positions[:tokens] = batch.positions
+        self.cu_seqlens[: sequences + 1] = batch.cu_seqlens
+        self.context_lens[:sequences] = batch.context_lens
+        self.block_tables[:, :sequences, : batch.block_tables.shape[2]] = batch.block_tables
+        self.slots[:, :tokens] = batch.slots
+        if sampled:
+            self.sample_rows[:sampled] = batch.sample_rows
+            self.row_slots[:sampled] = batch.row_slots
+        return StepSizes(tokens, sequences, sampled)
 
 
 def _put(buffer: torch.Tensor, values: np.ndarray) -> torch.Tensor:

@@ -38,6 +38,8 @@ class Library:
         self._lib.inferd_set_threads.argtypes = [c_int32]
         self._lib.inferd_advise.argtypes = [c_void_p, c_int64]
         self._lib.inferd_advise.restype = None
+        self._lib.inferd_reserve.argtypes = [c_int64]
+        self._lib.inferd_reserve.restype = None
         self.set_threads(physical_cores())
 
     @property
@@ -88,6 +90,10 @@ class Library:
     def advise(self, address: int, num_bytes: int) -> None:
         """Ask for large pages."""
         self._lib.inferd_advise(address, num_bytes)
+
+    def reserve(self, num_bytes: int) -> None:
+        """Have this much spare memory in every thread from the next program on."""
+        self._lib.inferd_reserve(num_bytes)
 
 
 @cache

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,6 +33,13 @@ class PackedMatrix:
         return self.data.nbytes
 
 
+class GemmCall(NamedTuple):
+    """Arguments of a multiplication, and the rows they point to."""
+
+    args: GemmArgs
+    kept: object
+
+
 class CpuKernel(LinearKernel):
     """What both kinds share: calls, embedding rows, sizes."""
 
@@ -55,6 +63,23 @@ class CpuKernel(LinearKernel):
     def nbytes(self, weight: PackedMatrix) -> int:
         return weight.data.nbytes
 
+    @abstractmethod
+    def gemm_args(self, x: Any, weight: PackedMatrix, bias: torch.Tensor | None = None) -> GemmCall:
+        """Describe a multiplication of x, in the input format, without its output."""
+
+    def linear(
+        self,
+        x: Any,
+        weight: PackedMatrix,
+        bias: torch.Tensor | None = None,
+        *,
+        residual: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        call = self.gemm_args(x, weight, bias)
+        # `call` keeps what was made of x alive until here, so the output lies elsewhere.
+        return self._multiply(call.args, x.shape[0], weight, bias, residual, out)
+
     def _multiply(
         self,
         args: GemmArgs,
@@ -67,8 +92,6 @@ class CpuKernel(LinearKernel):
         y = empty((rows, weight.shape[0])) if out is None else out
         count = RowCount(rows)
         args.rows, args.y, args.y_stride = count.address, y.data_ptr(), y.stride(0)
-        if bias is not None:
-            args.bias = bias.data_ptr()
         if residual is not None:
             args.residual, args.residual_stride = residual.data_ptr(), residual.stride(0)
         launch("gemm", args, weight, bias)
@@ -118,20 +141,12 @@ class CpuPackedLinear(CpuKernel):
         described.zero, described.number, described.has_min = zero, number, mins is not None
         return PackedMatrix((n, k), data, described)
 
-    def linear(
-        self,
-        x: torch.Tensor | Int8Rows,
-        weight: PackedMatrix,
-        bias: torch.Tensor | None = None,
-        *,
-        residual: torch.Tensor | None = None,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def gemm_args(self, x: torch.Tensor | Int8Rows, weight: PackedMatrix, bias: torch.Tensor | None = None) -> GemmCall:
         rows = x if isinstance(x, Int8Rows) else quantize(x, fine=self.input_format == "int16 rows")
         args = _copy(weight.args)
         args.x, args.source = rows.args.out, source_of(rows)
-        # `rows` is alive until here, so the output lies elsewhere.
-        return self._multiply(args, rows.shape[0], weight, bias, residual, out)
+        args.bias = _address(bias)
+        return GemmCall(args, rows)
 
 
 class CpuDenseLinear(CpuKernel):
@@ -152,19 +167,12 @@ class CpuDenseLinear(CpuKernel):
         described.number = NUMBERS[values.dtype]
         return PackedMatrix((n, k), data, described)
 
-    def linear(
-        self,
-        x: torch.Tensor,
-        weight: PackedMatrix,
-        bias: torch.Tensor | None = None,
-        *,
-        residual: torch.Tensor | None = None,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def gemm_args(self, x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None = None) -> GemmCall:
         x = float_rows(x)
         args = _copy(weight.args)
         args.plain, args.plain_stride = x.data_ptr(), x.stride(0)
-        return self._multiply(args, x.shape[0], weight, bias, residual, out)
+        args.bias = _address(bias)
+        return GemmCall(args, x)
 
 
 def allocate(num_bytes: int) -> torch.Tensor:
@@ -178,3 +186,7 @@ def _copy(args: GemmArgs) -> GemmArgs:
     fresh = GemmArgs()
     ctypes.pointer(fresh)[0] = args
     return fresh
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,14 +1,25 @@
-"""Small operators around the model: rows by index, and the most likely token of each row."""
+"""Small operators around the model: rows by index, the output matrix with the choice of tokens, peaks of rows."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
+from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.program import RowCount, empty, launch
 from inferd_kernels.cpu.rows import float_rows
-from inferd_kernels.cpu.structs import ArgmaxArgs, GatherArgs
+from inferd_kernels.cpu.structs import ArgmaxArgs, GatherArgs, HeadArgs
+
+if TYPE_CHECKING:
+    from inferd_kernels.cpu.linear import CpuKernel, PackedMatrix
+
+HEAD_SEGMENT = 512
+"""Columns of the output matrix that one piece of work multiplies and reduces."""
+HEAD_ROWS = 32
+"""Rows it takes at a time."""
+SEGMENT_BYTES = 16
 
 
 class Peaks(NamedTuple):
@@ -26,6 +37,73 @@ def gather(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     args = GatherArgs(count.address, index.data_ptr(), x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0))
     args.columns = x.shape[1]
     launch("gather", args, index)
+    return out
+
+
+SLOT_CHOICE = np.dtype(
+    [
+        ("seed", np.int64),
+        ("temperature", np.float32),
+        ("log_min_p", np.float32),
+        ("top_p", np.float32),
+        ("top_k", np.int32),
+        ("filtered", np.int32),
+        ("keep", np.int32),
+    ]
+)
+"""`struct slot_choice`: what the sequence of an executor slot asks of the choice of its tokens."""
+
+
+class RowInputs(NamedTuple):
+    """What `choose` reads of a step, at addresses that stay."""
+
+    slots: np.ndarray
+    """[slots] of SLOT_CHOICE"""
+    row_slots: torch.Tensor
+    """[R] int32, executor slot of each sampled row"""
+    positions: torch.Tensor
+    """[T] int64"""
+    sample_rows: torch.Tensor
+    """[R] int32, index into the tokens of the step"""
+
+
+class Choices(NamedTuple):
+    logits: torch.Tensor
+    """[R, N] float32; written only for rows whose slot says `keep` or `filtered`"""
+    peaks: torch.Tensor
+    """[R] largest logit; NaN where a row holds one"""
+    ids: torch.Tensor
+    """[R] int64; -1 where the peak is not finite"""
+
+
+def choose(kernel: CpuKernel, x: Any, weight: PackedMatrix, bias: torch.Tensor | None, inputs: RowInputs) -> Choices:
+    """Multiply rows x [R, K], in the kernel's input format, and choose a token for each.
+
+    Tokens equal those of `inferd.engine.sampler` on the same logits; greedy rows and those with a temperature
+    alone never write their logits.
+    """
+    rows, columns = x.shape[0], weight.shape[0]
+    segments = -(-columns // HEAD_SEGMENT)
+    load().reserve(max(4 * HEAD_ROWS * HEAD_SEGMENT, 16 * (columns + 32)))
+    call = kernel.gemm_args(x, weight, bias)
+    out = Choices(empty((rows, columns)), empty((rows,)), empty((rows,), torch.int64))
+    best = empty((rows * segments, SEGMENT_BYTES), torch.uint8)
+    call.args.y, call.args.y_stride = out.logits.data_ptr(), out.logits.stride(0)
+    count = RowCount(rows)
+    args = HeadArgs(
+        rows=count.address,
+        gemm=call.args,
+        slots=inputs.slots.ctypes.data,
+        row_slots=inputs.row_slots.data_ptr(),
+        positions=inputs.positions.data_ptr(),
+        sample_rows=inputs.sample_rows.data_ptr(),
+        segments=best.data_ptr(),
+        peak=out.peaks.data_ptr(),
+        index=out.ids.data_ptr(),
+    )
+    args.gemm.rows = count.address
+    launch("head", args, inputs, weight, bias, call)
+    launch("choose", args, inputs, best)
     return out
 
 

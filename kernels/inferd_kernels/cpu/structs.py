@@ -132,6 +132,20 @@ class AttendArgs(Structure):
     ]
 
 
+class HeadArgs(Structure):
+    _fields_ = [
+        ("rows", c_void_p),
+        ("gemm", GemmArgs),
+        ("slots", c_void_p),
+        ("row_slots", c_void_p),
+        ("positions", c_void_p),
+        ("sample_rows", c_void_p),
+        ("segments", c_void_p),
+        ("peak", c_void_p),
+        ("index", c_void_p),
+    ]
+
+
 class ArgmaxArgs(Structure):
     _fields_ = [
         ("rows", c_void_p),

@@ -1,8 +1,8 @@
 """Gumbel-max sampling of a batch of rows, each with parameters of its own.
 
 A row's token depends on its logits, its parameters, its own history and (seed, position) only, never
-on the rows beside it. The common cases cost little: all greedy is one argmax, temperature alone never
-sorts, and only rows that ask for a filter pay for it.
+on the rows beside it. Where the native kernel of the output matrix chooses (`inferd_kernels.cpu.operators.choose`),
+it finds the same tokens bit for bit, and only rows that change their logits come here.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Sampler:
         self._history = History(vocab_size, device)
         self._edits: dict[int, SlotEdits] = {}
         self._tokens = torch.arange(vocab_size, dtype=torch.int32, device=device)
+        self.host_slots: set[int] = set()
+        """Slots whose logits the host reads: for edits, penalties or log-probabilities."""
 
     def enter(self, init: SlotInit) -> None:
         """Take in a sequence; its slot must be free."""
@@ -47,12 +49,15 @@ class Sampler:
         if edits is not None:
             self._edits[init.slot] = edits
         self.params.enter(init, edited=edits is not None)
+        if self.params.read_by_host(init.slot):
+            self.host_slots.add(init.slot)
         if self.params.penalised[init.slot]:
             self._history.enter(init.slot, init.tokens[: init.num_prompt], init.tokens[init.num_prompt :])
 
     def leave(self, slot: int) -> None:
         """Forget a sequence."""
         self._edits.pop(slot, None)
+        self.host_slots.discard(slot)
         self._history.leave(slot)
 
     def accept(self, slot: int, ids: Sequence[int]) -> None:
@@ -62,42 +67,55 @@ class Sampler:
         if slot in self._edits and self._edits[slot].bad_words:
             self._edits[slot].tokens.extend(ids)
 
-    def sample(
-        self, logits: torch.Tensor, rows: SampleRows, known: tuple[torch.Tensor, torch.Tensor] | None = None
-    ) -> Sampled:
+    def sample(self, logits: torch.Tensor, rows: SampleRows, chosen: Sequence[int] | None = None) -> Sampled:
         """Choose a token for each row of float32 logits [R, vocab], which are left as they are.
 
-        `known` are the largest logit of each row and its lowest id, where the model found them already.
+        `chosen` are the tokens that the native kernel found (-1: bad logits); they stand, but for rows with edits or
+        penalties, and only the logits of such rows are read.
         """
         slots = rows.slots
-        edited, penalised = self.params.edited[slots], self.params.penalised[slots]
-        greedy = self.params.greedy[slots]
+        own = self.params.edited[slots] | self.params.penalised[slots]
+        if chosen is None:
+            return self._choose(logits, rows, np.arange(len(slots)), edits=bool(own.any()))
+        ids, bad, empty = list(chosen), [token < 0 for token in chosen], [False] * len(chosen)
+        index = np.flatnonzero(own)
+        if len(index):
+            found = self._choose(logits[self._on_device(index)], rows, index, edits=True)
+            for row, token, is_bad, is_empty in zip(index.tolist(), *found, strict=True):
+                ids[row], bad[row], empty[row] = token, is_bad, is_empty
+        return Sampled(ids, bad, empty)
+
+    def _choose(self, logits: torch.Tensor, rows: SampleRows, index: np.ndarray, *, edits: bool) -> Sampled:
+        """Choose for the rows `index`, whose logits these are."""
         work = logits
-        if edited.any() or penalised.any():
+        if edits:
             work = logits.clone()
-            self._edit(work, rows, np.flatnonzero(edited))
-            self._penalise(work, rows, np.flatnonzero(penalised))
-        peaks, ids = known if known is not None and work is logits else work.max(-1)
-        if not greedy.all():
-            self._sample_random(work, ids, rows, np.flatnonzero(~greedy))
+            self._edit(work, rows, index)
+            self._penalise(work, rows, index)
+        peaks, ids = work.max(-1)
+        warm = np.flatnonzero(self.params.choice["temperature"][rows.slots[index]] > 0)
+        if len(warm):
+            self._sample_random(work, ids, rows, index, warm)
         sound = [math.isfinite(peak) for peak in peaks.tolist()]
-        model = sound if work is logits else [math.isfinite(peak) for peak in logits.amax(-1).tolist()]
+        model = [math.isfinite(peak) for peak in logits.amax(-1).tolist()] if edits else sound
         return Sampled(
             ids.tolist(), [not own for own in model], [a and not b for a, b in zip(model, sound, strict=True)]
         )
 
     def _edit(self, work: torch.Tensor, rows: SampleRows, index: np.ndarray) -> None:
-        for row in index.tolist():
+        for at, row in enumerate(index.tolist()):
             slot = int(rows.slots[row])
-            num_output = int(rows.positions[row] - self.params.num_prompt[slot])
-            self._edits[slot].apply(work[row], num_output, rows.before(row))
+            if slot in self._edits:
+                num_output = int(rows.positions[row] - self.params.num_prompt[slot])
+                self._edits[slot].apply(work[at], num_output, rows.before(row))
 
     def _penalise(self, work: torch.Tensor, rows: SampleRows, index: np.ndarray) -> None:
-        if not len(index):
+        where = np.flatnonzero(self.params.penalised[rows.slots[index]])
+        if not len(where):
             return
-        slots = rows.slots[index]
-        counts, in_prompt = self._history.counts(slots.tolist(), [rows.before(row) for row in index.tolist()])
-        picked = work[self._on_device(index)]
+        slots = rows.slots[index[where]]
+        counts, in_prompt = self._history.counts(slots.tolist(), [rows.before(row) for row in index[where].tolist()])
+        picked = work[self._on_device(where)]
         apply_penalties(
             picked,
             counts,
@@ -106,35 +124,35 @@ class Sampler:
             presence=self._on_device(self.params.presence[slots]),
             frequency=self._on_device(self.params.frequency[slots]),
         )
-        work[self._on_device(index)] = picked
+        work[self._on_device(where)] = picked
 
-    def _sample_random(self, work: torch.Tensor, ids: torch.Tensor, rows: SampleRows, index: np.ndarray) -> None:
-        """Write the sampled ids of the rows `index` into `ids`."""
-        slots = rows.slots[index]
-        where = self._on_device(index)
-        scores = work if len(index) == len(work) else work.index_select(0, where)
-        scores = scores / self._on_device(self.params.temperature[slots]).unsqueeze(1)
-        self._filter(scores, slots)
-        keys = row_keys(self.params.seed[slots], rows.positions[index])
+    def _sample_random(
+        self, work: torch.Tensor, ids: torch.Tensor, rows: SampleRows, index: np.ndarray, warm: np.ndarray
+    ) -> None:
+        """Write the sampled ids of the rows index[warm] into `ids`."""
+        choice = self.params.choice[rows.slots[index[warm]]]
+        where = self._on_device(warm)
+        scores = work.index_select(0, where) / self._on_device(choice["temperature"]).unsqueeze(1)
+        self._filter(scores, choice)
+        keys = row_keys(choice["seed"], rows.positions[index[warm]])
         scores += gumbel(self._on_device(keys), self._tokens)
         ids[where] = scores.argmax(-1)
 
-    def _filter(self, scores: torch.Tensor, slots: np.ndarray) -> None:
+    def _filter(self, scores: torch.Tensor, choice: np.ndarray) -> None:
         """Remove tokens of the rows that ask for it, in place."""
-        filtered = np.flatnonzero(self.params.filtered[slots])
+        filtered = np.flatnonzero(choice["filtered"])
         if not len(filtered):
             return
-        slots = slots[filtered]
+        choice = choice[filtered]
         where = self._on_device(filtered)
         picked = scores.index_select(0, where)
-        top_k, top_p, min_p = self.params.top_k[slots], self.params.top_p[slots], self.params.min_p[slots]
-        if (min_p > 0).any():
-            apply_min_p(picked, self._on_device(min_p))
-        if (top_k > 0).any():
-            apply_top_k(picked, self._on_device(top_k))
-        if (top_p < 1).any():
-            apply_top_p(picked, self._on_device(top_p))
+        if (choice["log_min_p"] > -math.inf).any():
+            apply_min_p(picked, self._on_device(choice["log_min_p"]))
+        if (choice["top_k"] > 0).any():
+            apply_top_k(picked, self._on_device(choice["top_k"]))
+        if (choice["top_p"] < 1).any():
+            apply_top_p(picked, self._on_device(choice["top_p"]))
         scores.index_copy_(0, where, picked)
 
     def _on_device(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

@@ -126,6 +126,37 @@ struct attend_args {
     int32_t *task_base; /* [sequences * 2 + 2], filled by `plan` */
 };
 
+/* What the sequence of an executor slot asks of the choice of its tokens. */
+struct slot_choice {
+    int64_t seed;
+    float temperature; /* 0: greedy */
+    float log_min_p;   /* -infinity: off */
+    float top_p;       /* 1: off */
+    int32_t top_k;     /* 0: off */
+    int32_t filtered;  /* one of the three is on */
+    int32_t keep;      /* the host reads the logits */
+};
+
+struct segment_best {
+    float peak; /* largest logit, NaN where there is one */
+    float score;
+    int32_t index; /* of the best score */
+    int32_t unused;
+};
+
+/* Logits of the rows that sample, and a token for each: -1 where no logit is finite or one is NaN. */
+struct head_args {
+    const int32_t *rows;
+    struct gemm_args gemm; /* y: the logits of rows that keep them */
+    const struct slot_choice *slots;
+    const int32_t *row_slots;   /* [rows] executor slot */
+    const int64_t *positions;   /* of all tokens of the step */
+    const int32_t *sample_rows; /* [rows] which of them */
+    struct segment_best *segments; /* [rows, segments] */
+    float *peak;
+    int64_t *index;
+};
+
 /* Largest value and its lowest index of each row; a row that holds NaN gives NaN. */
 struct argmax_args {
     const int32_t *rows;

@@ -7,11 +7,13 @@
 
 struct kernels {
     const char *name;
-    struct op quantize, gemm, embed, gather, write, plan, attend, argmax, add;
+    struct op quantize, gemm, embed, gather, write, plan, attend, head, choose, argmax, add;
 };
 
 struct worker {
     uint8_t *scratch;
+    uint8_t *spare; /* what `inferd_reserve` asked for; operators that call others use it */
+    size_t spare_bytes;
     const void *made; /* producer whose rows lie in `made_rows` */
     uint64_t made_in; /* the operator for which they were made */
     struct int8_rows made_rows;

@@ -24,6 +24,7 @@ static struct {
     pthread_t threads[MAX_THREADS];
     struct worker workers[MAX_THREADS];
     int32_t wanted, started;
+    size_t spare; /* bytes of each worker */
     pid_t owner;
     _Atomic uint32_t epoch; /* futex word: a program was published, or stop */
     _Atomic uint32_t sleepers;
@@ -155,6 +156,12 @@ static int start_threads(void) {
     for (int32_t i = 0; i < pool.wanted; i++) {
         if (!pool.workers[i].scratch && posix_memalign((void **)&pool.workers[i].scratch, 64, SCRATCH_BYTES)) return ENOMEM;
         pool.workers[i].made = NULL;
+        if (pool.workers[i].spare_bytes < pool.spare) {
+            free(pool.workers[i].spare);
+            pool.workers[i].spare = NULL, pool.workers[i].spare_bytes = 0;
+            if (posix_memalign((void **)&pool.workers[i].spare, 64, pool.spare)) return ENOMEM;
+            pool.workers[i].spare_bytes = pool.spare;
+        }
     }
     pool.started = 1;
     for (; pool.started < pool.wanted; pool.started++) {
@@ -180,6 +187,16 @@ int32_t inferd_set_threads(int32_t threads) {
     }
     pthread_mutex_unlock(&pool.lock);
     return 0;
+}
+
+/* Have this many bytes of spare memory in every worker from the next program on. */
+void inferd_reserve(int64_t bytes) {
+    pthread_mutex_lock(&pool.lock);
+    if ((size_t)bytes > pool.spare) {
+        stop_threads();
+        pool.spare = (size_t)bytes;
+    }
+    pthread_mutex_unlock(&pool.lock);
 }
 
 int32_t inferd_threads(void) { return pool.wanted; }

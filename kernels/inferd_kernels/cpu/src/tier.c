@@ -6,6 +6,7 @@
 #include "embed.h"
 #include "kv_write.h"
 #include "attention.h"
+#include "noise.h"
 #include "head.h"
 
 #define JOIN_(a, b) a##b
@@ -22,6 +23,8 @@ const struct kernels JOIN(kernels_, TIER) = {
     .write = {write_chunks, write_run},
     .plan = {plan_chunks, plan_run},
     .attend = {attend_chunks, attend_run},
+    .head = {head_chunks, head_run},
+    .choose = {choose_chunks, choose_run},
     .argmax = {argmax_chunks, argmax_run},
     .add = {add_chunks, add_run},
 };
