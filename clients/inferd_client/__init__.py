@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Unauthorized,
         UnknownModel,
     )
+    from .key_file import KeyFile
     from .options import NO_RETRY, ChatOptions, RequestOptions, RetryPolicy, Timeouts
     from .protocol import Code, Message, SamplingParams
     from .results import Choice, Completion, Piece
@@ -68,6 +69,7 @@ __all__ = [
     "GrammarInvalid",
     "InferdError",
     "InvalidParam",
+    "KeyFile",
     "Message",
     "ModelLoadFailed",
     "NumericError",
@@ -119,6 +121,7 @@ _HOMES = {
         "Unauthorized",
         "UnknownModel",
     ),
+    "key_file": ("KeyFile",),
     "options": ("NO_RETRY", "ChatOptions", "RequestOptions", "RetryPolicy", "Timeouts"),
     "protocol": ("Code", "Message", "SamplingParams"),
     "results": ("Choice", "Completion", "Piece"),

@@ -12,6 +12,7 @@ from .calls import Planned
 from .driver import Driver
 from .endpoints import Endpoints, default_runtime_dir
 from .errors import ClientClosed
+from .key_file import KeyFile
 from .options import RetryPolicy, Timeouts
 from .sockets import Curve
 
@@ -29,14 +30,22 @@ class ClientBase:
         retry: RetryPolicy | None = None,
         wait_for_daemon: bool = False,
         curve: Curve | None = None,
+        key_file: str | os.PathLike[str] | None = None,
     ) -> None:
         """Settle where the daemon is; nothing is sent yet.
 
         `runtime` is the daemon's runtime directory (default: see `default_runtime_dir`), `endpoints` names the
-        sockets instead, `name` shows in the daemon's request list. With `wait_for_daemon` a daemon that is not
+        sockets instead (on tcp together with the keys in `curve`), and `key_file` is the file of `inferd keys new`,
+        which has both. `name` shows in the daemon's request list. With `wait_for_daemon` a daemon that is not
         running is waited for until the connect time-out; without it the first call fails at once.
-        Raises ValueError when the runtime path is too long for a socket.
+        Raises ValueError when the runtime path is too long for a socket, and when a key file is not one or can be
+        read by others.
         """
+        if key_file is not None:
+            if runtime is not None or endpoints is not None or curve is not None:
+                raise ValueError("key_file says where the daemon is: leave out runtime, endpoints and curve")
+            loaded = KeyFile.load(key_file)
+            endpoints, curve = loaded.endpoints, loaded.curve
         self.endpoints = endpoints or Endpoints.in_dir(default_runtime_dir() if runtime is None else runtime)
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or RetryPolicy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ LOCK_FILE = "inferd.lock"
 SYSTEM_RUNTIME = Path("/run/inferd")
 MAX_SOCKET_PATH = 107
 """Bytes of a Unix socket path on Linux (sun_path without its final NUL)."""
+MAX_PORT = 65535
+_TCP = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,17 @@ class Endpoints:
         """Return the ipc endpoints of a runtime directory. Raises ValueError for a path too long to bind."""
         base = Path(runtime).expanduser().absolute()
         return cls(*(f"ipc://{socket_path(base, name)}" for name in (DATA_SOCKET, CONTROL_SOCKET, EVENTS_SOCKET)))
+
+    @classmethod
+    def tcp(cls, address: str) -> Endpoints:
+        """Return the endpoints of a daemon on tcp: data at the port of `tcp://HOST:PORT`, control and events after it.
+
+        Raises ValueError for anything else.
+        """
+        found = _TCP.fullmatch(address)
+        if found is None or not 0 < int(found["port"]) <= MAX_PORT - 2:
+            raise ValueError(f"{address!r} is not tcp://HOST:PORT with a port of 1 to {MAX_PORT - 2}")
+        return cls(*(f"tcp://{found['host']}:{int(found['port']) + i}" for i in range(3)))
 
     @property
     def runtime(self) -> Path | None:

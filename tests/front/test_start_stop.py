@@ -106,12 +106,6 @@ class TestStart:
             assert str(folder) in refused.stderr or str(folder.parent) in refused.stderr
             assert refused.stderr.count("\n") == 1
 
-    def test_tcp_is_refused_while_there_is_no_curve(self, short: Path) -> None:
-        refused = start(short / "run", {"daemon": {"tcp": "tcp://127.0.0.1:5555"}})
-        assert refused.returncode == 78
-        assert "CURVE" in refused.stderr
-        assert not (short / "run").exists()
-
     def test_a_lock_file_that_is_a_link_is_refused(self, short: Path) -> None:
         runtime = short / "run"
         runtime.mkdir(mode=0o700)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inferd.cli.errors import CliError
 from inferd.cli.exits import Exit
 from inferd_client import Client
 from inferd_client.errors import ConnectionFailed, ConnectionLost, DaemonError, InferdError, Overloaded, UnknownModel
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 def connect(state: State, *, timeouts: Timeouts | None = None) -> Client:
     """Return a client; use it in a `with` block. Nothing is sent before the first call."""
+    if state.key_file:
+        try:
+            return Client(key_file=state.key_file, name="inferd-cli", timeouts=timeouts)
+        except ValueError as error:
+            raise CliError(str(error), Exit.CONFIG) from None
     return Client(state.paths.runtime, name="inferd-cli", timeouts=timeouts)
 
 

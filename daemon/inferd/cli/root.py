@@ -52,11 +52,14 @@ COMMANDS = {
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override one setting, e.g. log.level=debug."
 )
 @click.option("--runtime", metavar="DIR", help="Folder of the daemon's sockets.")
+@click.option("--key", "key_file", metavar="FILE", help="Talk to a daemon on tcp with this key; see `inferd keys`.")
 @click.pass_context
-def root(ctx: click.Context, config_path: str | None, settings: tuple[str, ...], runtime: str | None) -> None:
+def root(
+    ctx: click.Context, config_path: str | None, settings: tuple[str, ...], runtime: str | None, key_file: str | None
+) -> None:
     """inferd runs language models for local programs and serves them over ZeroMQ.
 
     First steps: `inferd pull smollm2-135m`, `inferd serve`, then `inferd run "Why is the sky blue?"`.
     """
     ctx.color = False if os.environ.get("NO_COLOR") else None
-    ctx.obj = State(config_path, settings, runtime)
+    ctx.obj = State(config_path, settings, runtime, key_file)

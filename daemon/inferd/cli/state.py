@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 class State:
     """Handed to commands as `ctx.obj`."""
 
-    def __init__(self, config_path: str | None, settings: tuple[str, ...], runtime: str | None) -> None:
+    def __init__(
+        self, config_path: str | None, settings: tuple[str, ...], runtime: str | None, key_file: str | None = None
+    ) -> None:
         self.config_path = config_path
         self.settings = settings
         self.runtime = runtime
+        self.key_file = key_file
+        """Of a daemon on tcp."""
 
     def override(self, more: Mapping[str, Any], *, config_path: str | None, settings: tuple[str, ...]) -> State:
         """Return a state with a command's own options on top."""
-        state = State(config_path or self.config_path, (*self.settings, *settings), self.runtime)
+        state = State(config_path or self.config_path, (*self.settings, *settings), self.runtime, self.key_file)
         state._more = more
         return state
 

@@ -72,14 +72,12 @@ class ControlCalls:
         """Raises Refusal."""
         if len(message.id) > Caps.ID_CHARS:
             raise invalid("id", f"at most {Caps.ID_CHARS} characters", Caps.ID_CHARS)
-        if session.role != "admin" and _needs_admin(message):
-            raise Refusal(Code.UNAUTHORIZED, f"{type(message).__name__.lower()} needs the role admin")
         match message:
             case Cancel():
                 detail = self._requests.cancel(session, message.request, anywhere=message.anywhere)
                 self._sessions.send_control(session, Ok(id=message.id, detail=detail))
             case Status():
-                self._sessions.send_control(session, self._status.build(request_id=message.id))
+                self._send_status(session, message)
             case ModelsCall():
                 self._sessions.send_control(session, ModelsReply(id=message.id, models=self._list_models()))
             case Load():
@@ -105,6 +103,14 @@ class ControlCalls:
         if model is not None and message.force:
             for request in list(model.requests.values()):
                 self._requests.cancel_request(request)
+
+    def _send_status(self, session: Session, message: Status) -> None:
+        """A user sees its own requests only."""
+        status = self._status.build(request_id=message.id)
+        if session.role != "admin":
+            mine = tuple(r for r in status.requests if r.client == session.name)
+            status = msgspec.structs.replace(status, requests=mine)
+        self._sessions.send_control(session, status)
 
     def _send_traffic(self, session: Session, message: TrafficCall) -> None:
         check_model_name(message.model)
@@ -138,16 +144,6 @@ class ControlCalls:
                 if info.state == "chosen" or (info.kind, info.name) not in found:
                     found[info.kind, info.name] = info
         return tuple(found[key] for key in sorted(found))
-
-
-def _needs_admin(message: Call) -> bool:
-    match message:
-        case Cancel():
-            return message.anywhere
-        case TrafficCall():
-            return message.clear
-        case _:
-            return isinstance(message, ADMIN)
 
 
 def _marked(info: ModelInfo, model: Model) -> ModelInfo:

@@ -75,7 +75,7 @@ class FrontDaemon:
         self.status = status = StatusBuilder(
             self.instance, settings.max_queue, models, requests, sessions, ledger, metrics, loop
         )
-        self.events = Events(sockets.events, status, loop, settings.events_hz)
+        self.events = Events(sockets, status, loop, settings.events_hz)
         Watch(models, loop, log, settings.stall_s)
         data = DataCalls(sessions, intake, models, texts, catalog)
         control = ControlCalls(sessions, requests, models, catalog, status, traffic, self.drain)
@@ -83,8 +83,7 @@ class FrontDaemon:
         sessions.on_gone, sessions.on_slow = requests.abandon, requests.slow
         models.listener = Outputs(requests, intake, sessions, loop, metrics, log)
         models.on_open, models.on_change = self._model_opened, self._model_changed
-        loop.add(sockets.control, dispatcher.read_control)
-        loop.add(sockets.data, dispatcher.read_data)
+        dispatcher.listen(loop)
         self._notifier = Notifier()
         self._must_load = config.preload and (must_load or self._notifier.wanted)
         """The default model has not served yet, and the start has failed if it cannot."""

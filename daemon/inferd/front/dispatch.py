@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from inferd.front.errors import Refusal
+from inferd.front.records import Peer
 from inferd.front.requests import error_of
+from inferd.front.roles import check_role
+from inferd.front.zap import holder
 from inferd_client.protocol import (
     MAJOR,
     Code,
@@ -28,20 +31,20 @@ if TYPE_CHECKING:
 
     from inferd.front.control import ControlCalls
     from inferd.front.data import DataCalls
-    from inferd.front.records import Session
+    from inferd.front.loop import Loop
+    from inferd.front.records import Role, Session
     from inferd.front.sessions import Sessions, Side
     from inferd.front.sockets import Sockets
+    from inferd.keys import AllowList
     from inferd.log import Logger
     from inferd.metrics import Metrics
-    from inferd_client.protocol import Reply
 
-M = TypeVar("M")
 MESSAGES_A_TURN = 64
 """Read from one socket before the others are looked at again."""
 
 
 class Dispatcher:
-    """Reads the two ROUTER sockets."""
+    """Reads the ROUTER sockets."""
 
     def __init__(
         self,
@@ -55,56 +58,76 @@ class Dispatcher:
     ) -> None:
         self._sockets = sockets
         self._sessions = sessions
-        self._data = data
-        self._control = control
+        self._handlers: dict[Side, Callable[[Session, Any], None]] = {"data": data.handle, "control": control.handle}
+        self._decoders: dict[Side, Decoder[Any]] = {"data": data_decoder, "control": control_decoder}
         self._metrics = metrics
         self._log = log
         self._max_frame = max_frame
 
-    def read_data(self) -> None:
-        self._read("data", self._sockets.data, data_decoder, self._data.handle, self._sessions.send)
+    def listen(self, loop: Loop) -> None:
+        """Read the sockets whenever the loop finds something on them."""
+        loop.add(self._sockets.control, lambda: self._read("control", self._sockets.control))
+        loop.add(self._sockets.data, lambda: self._read("data", self._sockets.data))
+        remote = self._sockets.remote
+        if remote is not None:
+            loop.add(remote.zap.socket, remote.zap.answer)
+            loop.add(remote.control, lambda: self._read_remote("control", remote.control, remote.allowed))
+            loop.add(remote.data, lambda: self._read_remote("data", remote.data, remote.allowed))
 
-    def read_control(self) -> None:
-        self._read("control", self._sockets.control, control_decoder, self._control.handle, self._sessions.send_control)
-
-    def _read(
-        self,
-        side: Side,
-        socket: zmq.Socket[bytes],
-        decoder: Decoder[M],
-        handle: Callable[[Session, Any], None],
-        answer: Callable[[Session, Reply], None],
-    ) -> None:
+    def _read(self, side: Side, socket: zmq.Socket[bytes]) -> None:
+        """Take messages from an ipc socket: whoever reaches it owns its folder."""
         for _ in range(MESSAGES_A_TURN):
             try:
                 identity, *frames = socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            session = self._sessions.find(side, identity)
-            try:
-                message = decode(frames, decoder, max_frame=self._max_frame)
-            except FrameError as error:
-                self._bad_frame(side, identity, frames, error)
-                continue
-            if isinstance(message, Hello):
-                self._sessions.hello(side, identity, message)
-            elif session is None:
-                self._unknown(side, identity, getattr(message, "id", None))
-            elif isinstance(message, Ping):
-                self._sessions.send_to(side, identity, Pong(nonce=message.nonce))
-            else:
-                self._handle(session, message, handle, answer)
+            self._take(side, Peer("ipc", identity), frames, "", "admin")
 
-    def _handle(
-        self,
-        session: Session,
-        message: Any,
-        handle: Callable[[Session, Any], None],
-        answer: Callable[[Session, Reply], None],
-    ) -> None:
-        request_id = getattr(message, "id", None)
+    def _read_remote(self, side: Side, socket: zmq.Socket[bytes], allowed: AllowList) -> None:
+        """Take messages from a tcp socket: the role is that of the key now, so that revoking one works at once."""
+        for _ in range(MESSAGES_A_TURN):
+            try:
+                identity, *parts = socket.recv_multipart(zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                return
+            peer = Peer("tcp", identity.bytes)
+            key, known = holder(identity, allowed)
+            if known is None:
+                self._revoked(side, peer)
+            else:
+                self._take(side, peer, [part.bytes for part in parts], key, known.role)
+
+    def _take(self, side: Side, peer: Peer, frames: list[bytes], key: str, role: Role) -> None:
+        session = self._sessions.find(side, peer)
         try:
-            handle(session, message)
+            message = decode(frames, self._decoders[side], max_frame=self._max_frame)
+        except FrameError as error:
+            self._bad_frame(side, peer, frames, error)
+            return
+        if isinstance(message, Hello):
+            self._sessions.hello(side, peer, message, key, role)
+        elif session is None:
+            self._unknown(side, peer, getattr(message, "id", None))
+        elif isinstance(message, Ping):
+            self._sessions.send_to(side, peer, Pong(nonce=message.nonce))
+        else:
+            session.role = role
+            self._handle(side, session, message)
+
+    def _revoked(self, side: Side, peer: Peer) -> None:
+        text = "the key of this client is no longer allowed"
+        self._sessions.send_to(side, peer, Error(code=Code.UNAUTHORIZED, message=text))
+        session = self._sessions.find(side, peer)
+        if session is not None:
+            self._log.warning("client dropped", client=session.name, why=text)
+            self._sessions.drop(session)
+
+    def _handle(self, side: Side, session: Session, message: Any) -> None:
+        request_id = getattr(message, "id", None)
+        answer = self._sessions.send if side == "data" else self._sessions.send_control
+        try:
+            check_role(session.role, message)
+            self._handlers[side](session, message)
         except Refusal as refusal:
             self._metrics.count("request_error_total", code=refusal.code)
             answer(session, error_of(refusal, request_id))
@@ -113,14 +136,14 @@ class Dispatcher:
             text = f"internal error: {type(error).__name__}"
             answer(session, Error(code=Code.INVALID_PARAM, message=text, id=request_id))
 
-    def _bad_frame(self, side: Side, identity: bytes, frames: list[bytes], error: FrameError) -> None:
+    def _bad_frame(self, side: Side, peer: Peer, frames: list[bytes], error: FrameError) -> None:
         self._metrics.count("bad_frames_total")
         text = str(error)
         if error.code is Code.PROTOCOL_MISMATCH:
             text += f"; use a client library of protocol {MAJOR}"
         reply = Error(code=error.code, message=text, id=request_id_of(frames), field=error.field)
-        self._sessions.send_to(side, identity, reply)
+        self._sessions.send_to(side, peer, reply)
 
-    def _unknown(self, side: Side, identity: bytes, request_id: str | None) -> None:
+    def _unknown(self, side: Side, peer: Peer, request_id: str | None) -> None:
         text = "this connection has no session: send hello first, with the session token to resume one"
-        self._sessions.send_to(side, identity, Error(code=Code.UNAUTHORIZED, message=text, id=request_id))
+        self._sessions.send_to(side, peer, Error(code=Code.UNAUTHORIZED, message=text, id=request_id))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import zmq
@@ -11,6 +13,7 @@ from inferd_client.protocol import ModelEvent, encode
 if TYPE_CHECKING:
     from inferd.front.loop import Loop
     from inferd.front.model import Model
+    from inferd.front.sockets import Sockets
     from inferd.front.status import StatusBuilder
     from inferd_client.protocol import Event
 
@@ -20,14 +23,16 @@ MAX_SUBSCRIPTIONS_A_TURN = 64
 class Events:
     """Publishes while someone listens; whoever subscribes gets the present state at once."""
 
-    def __init__(self, socket: zmq.Socket[bytes], status: StatusBuilder, loop: Loop, hz: float) -> None:
-        self._socket = socket
+    def __init__(self, sockets: Sockets, status: StatusBuilder, loop: Loop, hz: float) -> None:
+        self._sockets = sockets
+        self._revision = 0
         self._status = status
         self._loop = loop
         self._period_s = 1 / hz
         self._listened = False
         self._seq = 0
-        loop.add(socket, self._subscriptions)
+        for socket in sockets.publishers:
+            loop.add(socket, partial(self._subscriptions, socket))
         loop.after(self._period_s, self._tick)
 
     def model_changed(self, model: Model) -> None:
@@ -38,12 +43,12 @@ class Events:
     def snapshot(self) -> None:
         self._publish(self._status.build(seq=self._next()))
 
-    def _subscriptions(self) -> None:
+    def _subscriptions(self, socket: zmq.Socket[bytes]) -> None:
         """Take subscriptions; the last leaving subscriber of a topic is reported, so is each new one."""
         joined = False
         for _ in range(MAX_SUBSCRIPTIONS_A_TURN):
             try:
-                message = self._socket.recv(zmq.DONTWAIT)
+                message = socket.recv(zmq.DONTWAIT)
             except zmq.Again:
                 break
             if message[:1] == b"\1":
@@ -53,13 +58,30 @@ class Events:
             self.snapshot()
 
     def _tick(self) -> None:
+        self._shake_off()
         if self._listened:
             self.snapshot()
         self._loop.after(self._period_s, self._tick)
+
+    def _shake_off(self) -> None:
+        """When a client lost rights, bind the tcp socket anew: all subscribers must prove themselves again."""
+        remote = self._sockets.remote
+        if remote is None:
+            return
+        if remote.events is not None and remote.allowed.revision != self._revision:
+            self._loop.remove(remote.events)
+            remote.events.close(0)
+            remote.events = None
+        if remote.events is None:
+            with suppress(zmq.ZMQError):  # the old one is still being closed: at the next tick
+                remote.events = remote.bind_events()
+                self._revision = remote.allowed.revision
+                self._loop.add(remote.events, partial(self._subscriptions, remote.events))
 
     def _next(self) -> int:
         self._seq += 1
         return self._seq
 
     def _publish(self, event: Event) -> None:
-        self._socket.send_multipart(encode(event), zmq.DONTWAIT)  # XPUB drops for a slow reader, it never blocks
+        for socket in self._sockets.publishers:
+            socket.send_multipart(encode(event), zmq.DONTWAIT)  # XPUB drops for a slow reader, it never blocks

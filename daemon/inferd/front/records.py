@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from inferd.front.outbox import Outbox, Stream
 from inferd.metrics import TokenClock
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 State = Literal["loading", "text", "waiting", "prefill", "decode", "preempted"]
 MAX_SEED = 2**63 - 1
 Role = Literal["user", "admin"]
+Transport = Literal["ipc", "tcp"]
+
+
+class Peer(NamedTuple):
+    """One connection to a socket: routing ids are unique within a transport only."""
+
+    transport: Transport
+    identity: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -29,9 +37,11 @@ class Session:
     label: str
     role: Role
     last_heard: float
-    data: bytes | None = None
-    """Routing id of its present connection to each socket."""
-    control: bytes | None = None
+    key: str = ""
+    """Public key under which it came over tcp; only its holder may resume the session. Empty = ipc."""
+    data: Peer | None = None
+    """Its present connection to each socket."""
+    control: Peer | None = None
     lost_at: float | None = None
     """Since when the data connection is gone."""
     forgotten: bool = False

@@ -11,13 +11,14 @@ import zmq
 
 import inferd
 from inferd.front.errors import Refusal
-from inferd.front.records import Request, Session
+from inferd.front.records import Peer, Request, Session
 from inferd_client.protocol import MAJOR, MINOR, Code, Error, Hello, Limits, Pong, Reply, Welcome, encode
 
 if TYPE_CHECKING:
     from inferd.config.schema import Daemon
     from inferd.front.loop import Loop
     from inferd.front.outbox import Piece
+    from inferd.front.records import Role, Transport
     from inferd.front.sockets import Sockets
     from inferd.metrics import Metrics
 
@@ -41,13 +42,20 @@ class Sessions:
 
     def __init__(self, settings: Daemon, sockets: Sockets, loop: Loop, metrics: Metrics, instance: str) -> None:
         self._settings = settings
-        self._sockets = {"data": sockets.data, "control": sockets.control}
+        self._sockets: dict[tuple[Side, Transport], zmq.Socket[bytes]] = {
+            ("data", "ipc"): sockets.data,
+            ("control", "ipc"): sockets.control,
+        }
+        self._remote = sockets.remote
+        if sockets.remote is not None:
+            self._sockets["data", "tcp"] = sockets.remote.data
+            self._sockets["control", "tcp"] = sockets.remote.control
         self._loop = loop
         self._metrics = metrics
         self._instance = instance
         self._numbers = count(1)
         self._by_token: dict[str, Session] = {}
-        self._by_identity: dict[Side, dict[bytes, Session]] = {"data": {}, "control": {}}
+        self._by_peer: dict[Side, dict[Peer, Session]] = {"data": {}, "control": {}}
         self._blocked: set[Session] = set()
         self.max_context: int | None = None
         self.on_gone: Callable[[Session], None] = lambda _session: None
@@ -65,28 +73,30 @@ class Sessions:
         """Whether a reachable client still has output coming."""
         return bool(self._blocked)
 
-    def find(self, side: Side, identity: bytes) -> Session | None:
+    def find(self, side: Side, peer: Peer) -> Session | None:
         """Return the session of a connection and note that it lives."""
-        session = self._by_identity[side].get(identity)
+        session = self._by_peer[side].get(peer)
         if session is not None:
             session.last_heard = self._loop.clock()
         return session
 
-    def hello(self, side: Side, identity: bytes, hello: Hello) -> None:
-        """Begin or resume a session on one socket."""
+    def hello(self, side: Side, peer: Peer, hello: Hello, key: str, role: Role) -> None:
+        """Begin or resume a session on one socket; `key` is that of a peer on tcp."""
         if hello.major != MAJOR:
             text = f"the client speaks protocol {hello.major}, this daemon {MAJOR}"
-            self.send_to(side, identity, Error(code=Code.PROTOCOL_MISMATCH, message=text))
+            self.send_to(side, peer, Error(code=Code.PROTOCOL_MISMATCH, message=text))
             return
         session = self._by_token.get(hello.session or "")
+        if session is not None and session.key != key:
+            session = None  # somebody else's token
         resumed = session is not None
         try:
-            session = session or self._begin(hello.client)
+            session = session or self._begin(hello.client, key, role)
         except Refusal as refusal:
-            self.send_to(side, identity, Error(code=refusal.code, message=refusal.message, retry_after_ms=1000))
+            self.send_to(side, peer, Error(code=refusal.code, message=refusal.message, retry_after_ms=1000))
             return
-        self._attach(session, side, identity)
-        self.send_to(side, identity, self._welcome(session, resumed))
+        self._attach(session, side, peer)
+        self.send_to(side, peer, self._welcome(session, resumed))
         if side == "data":
             self._flush(session)
 
@@ -120,20 +130,25 @@ class Sessions:
         if session.control is None or self.send_to("control", session.control, reply) != "sent":
             self._metrics.count("control_answers_dropped_total")
 
-    def send_to(self, side: Side, identity: bytes, reply: Reply) -> Sent:
+    def drop(self, session: Session) -> None:
+        """End a session whose key is no longer allowed, with all of its work."""
+        self._forget(session)
+
+    def send_to(self, side: Side, peer: Peer, reply: Reply) -> Sent:
         """Send to a connection, without waiting."""
         try:
-            self._sockets[side].send_multipart([identity, *encode(reply)], zmq.DONTWAIT, copy=True)
+            socket = self._sockets[side, peer.transport]
+            socket.send_multipart([peer.identity, *encode(reply)], zmq.DONTWAIT, copy=True)
         except zmq.Again:
             return "full"
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._lost(side, identity)
+            self._lost(side, peer)
             return "gone"
         return "sent"
 
-    def _begin(self, label: str) -> Session:
+    def _begin(self, label: str, key: str, role: Role) -> Session:
         if len(self._by_token) >= self._settings.max_clients:
             self._probe_idle(0.0)
         if len(self._by_token) >= self._settings.max_clients:
@@ -142,8 +157,9 @@ class Sessions:
             number=next(self._numbers),
             token=secrets.token_urlsafe(24),
             label="".join(c for c in label if c.isprintable())[:LABEL_CHARS],
-            role="admin",  # whoever reaches an ipc socket is the owner of its directory
+            role=role,
             last_heard=self._loop.clock(),
+            key=key,
         )
         self._by_token[session.token] = session
         return session
@@ -166,24 +182,24 @@ class Sessions:
             resumed=resumed,
         )
 
-    def _attach(self, session: Session, side: Side, identity: bytes) -> None:
-        known = self._by_identity[side]
-        before = known.get(identity)
+    def _attach(self, session: Session, side: Side, peer: Peer) -> None:
+        known = self._by_peer[side]
+        before = known.get(peer)
         if before is not None and before is not session:
-            self._lost(side, identity)
+            self._lost(side, peer)
         old = session.data if side == "data" else session.control
-        if old is not None and old != identity:
+        if old is not None and old != peer:
             known.pop(old, None)
-        known[identity] = session
+        known[peer] = session
         session.last_heard = self._loop.clock()
         if side == "data":
-            session.data, session.lost_at = identity, None
+            session.data, session.lost_at = peer, None
         else:
-            session.control = identity
+            session.control = peer
 
-    def _lost(self, side: Side, identity: bytes) -> None:
+    def _lost(self, side: Side, peer: Peer) -> None:
         """Note that a connection is gone; its work ends unless it is replaced soon."""
-        session = self._by_identity[side].pop(identity, None)
+        session = self._by_peer[side].pop(peer, None)
         if session is None:
             return
         if side == "control":
@@ -224,15 +240,18 @@ class Sessions:
             self._flush(session)
 
     def _sweep(self) -> None:
-        """Forget sessions that are gone for good."""
+        """Forget sessions that are gone for good, and those whose key was taken off the allow-list."""
         now = self._loop.clock()
         self._probe_idle(SILENT_BEATS * self._settings.heartbeat_s)
         for session in list(self._by_token.values()):
             lost = session.lost_at is not None and now - session.lost_at > self._settings.session_ttl_s
             silent = not session.requests and now - session.last_heard > self._settings.client_timeout_s
-            if lost or (silent and session.lost_at is None):
+            if lost or (silent and session.lost_at is None) or self._is_revoked(session):
                 self._forget(session)
         self._loop.after(SWEEP_S, self._sweep)
+
+    def _is_revoked(self, session: Session) -> bool:
+        return bool(session.key) and self._remote is not None and self._remote.allowed.find(session.key) is None
 
     def _probe_idle(self, silent_s: float) -> None:
         """Say something to clients without work that were silent for so long: who is gone is noticed by it."""
@@ -248,8 +267,10 @@ class Sessions:
     def _forget(self, session: Session) -> None:
         self._by_token.pop(session.token, None)
         self._blocked.discard(session)
-        self._by_identity["data"].pop(session.data or b"", None)
-        self._by_identity["control"].pop(session.control or b"", None)
+        if session.data is not None:
+            self._by_peer["data"].pop(session.data, None)
+        if session.control is not None:
+            self._by_peer["control"].pop(session.control, None)
         session.data = session.control = None
         session.forgotten = True
         session.outbox.clear()
