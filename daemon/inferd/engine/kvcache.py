@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,16 @@ def nbytes(cache: dict[int, LayerKV]) -> int:
 
 def _layer(layout: KVLayout, num_blocks: int, device: str) -> LayerKV:
     def plane(p: KVPlane, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(num_blocks, layout.block_size, p.heads, p.width, dtype=dtype, device=device)
+        shape = (num_blocks, layout.block_size, p.heads, p.width)
+        return _host_zeros(shape, dtype) if device == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
 
     planes = {p.name: plane(p, DTYPES[layout.format]) for p in layout.group.planes}
     return planes | {p.name: plane(p, torch.float32) for p in layout.scales}
+
+
+def _host_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros that take memory only once they are written: most of a pool may never be used."""
+    count = math.prod(shape)
+    if not count:
+        return torch.zeros(shape, dtype=dtype)
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(shape)

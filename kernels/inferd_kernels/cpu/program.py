@@ -87,6 +87,11 @@ class Program:
 class _NoTorch(TorchDispatchMode):
     """Lets views and new tensors pass, and nothing that computes on values."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would wrap the method below for its compiler, and import that for it: a second at every load."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         reads = any(isinstance(arg, torch.Tensor) for arg in args)
