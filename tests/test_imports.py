@@ -66,6 +66,8 @@ TORCH_IN_ENGINE = {
     "capture",
     "ceilings",
     "device",
+    "ceilings",
+    "device",
     "runner",
     "sampler",
     "worker",

@@ -112,6 +112,10 @@ class AsyncClient(ClientBase):
         """Return the traffic record, of all models or one; `clear` forgets it. Raises Unauthorized."""
         return await self._ask(p.Traffic(id=new_id(), model=model, clear=clear), p.TrafficReply)
 
+    async def metrics(self) -> str:
+        """Return all metrics as Prometheus text."""
+        return (await self._ask(p.Metrics(id=new_id()), p.MetricsReply)).text
+
     async def drain(self, timeout_s: float | None = None) -> str:
         """Make the daemon finish what runs, for at most `timeout_s`, and exit. Raises Unauthorized."""
         return (await self._ask(p.Drain(id=new_id(), timeout_s=timeout_s), p.Ok)).detail

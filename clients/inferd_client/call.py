@@ -13,7 +13,7 @@ from .errors import InferdError
 from .options import RetryPolicy, Timeouts
 
 Work = p.Generate | p.Tokenize | p.Render
-Order = p.Cancel | p.Status | p.Models | p.Load | p.Unload | p.Plugins | p.Traffic | p.Drain
+Order = p.Cancel | p.Status | p.Models | p.Load | p.Unload | p.Plugins | p.Traffic | p.Metrics | p.Drain
 Asked = Work | Order
 Item = p.Answer | InferdError
 Sink = Callable[[Item], None]

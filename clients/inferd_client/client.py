@@ -115,6 +115,10 @@ class Client(ClientBase):
         """Return the traffic record, of all models or one; `clear` forgets it. Raises Unauthorized."""
         return self._ask(p.Traffic(id=new_id(), model=model, clear=clear), p.TrafficReply)
 
+    def metrics(self) -> str:
+        """Return all metrics as Prometheus text."""
+        return self._ask(p.Metrics(id=new_id()), p.MetricsReply).text
+
     def drain(self, timeout_s: float | None = None) -> str:
         """Make the daemon finish what runs, for at most `timeout_s`, and exit. Raises Unauthorized."""
         return self._ask(p.Drain(id=new_id(), timeout_s=timeout_s), p.Ok).detail

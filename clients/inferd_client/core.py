@@ -42,6 +42,7 @@ TERMINAL = (
     p.ModelsReply,
     p.PluginsReply,
     p.TrafficReply,
+    p.MetricsReply,
 )
 
 

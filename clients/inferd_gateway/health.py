@@ -10,12 +10,12 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from inferd_client import InferdError
 
 from .gateway import gateway_of
-from .prometheus import CONTENT_TYPE, exposition
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+CONTENT_TYPE = "text/plain; version=0.0.4"
 PATIENCE_S = 2.0
 """With a daemon that should answer in a tenth of a second."""
 
@@ -33,4 +33,4 @@ async def health(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    return PlainTextResponse(exposition(await gateway_of(request).client.status()), media_type=CONTENT_TYPE)
+    return PlainTextResponse(await gateway_of(request).client.metrics(), media_type=CONTENT_TYPE)

@@ -88,6 +88,12 @@ class ModelCard(Msg):
     kv_bytes: int = 0
     weights_note: str = ""
     """How the weights are computed on, e.g. that they were dequantised."""
+    compute_format: str = ""
+    """Number format of the matrix products, a key of `Ceilings.flops`."""
+    process_bytes: int = 0
+    """Of a worker's process beside weights: interpreter, libraries, what loading left behind."""
+    device_uuid: str = ""
+    """Of a GPU: as the driver names it."""
 
 
 class Ready(Msg, tag="ready"):
@@ -166,6 +172,22 @@ class StepStats(Msg, array_like=True, gc=False):
     decode_tokens: int
     drafted: int
     accepted: int
+    prefill_flops: float = 0.0
+    """Floating operations of the prefill rows."""
+    weight_bytes: int = 0
+    """Bytes that the decode rows read: the weights once, and the KV in their view."""
+    kv_bytes: float = 0.0
+    emitted: int = 0
+    """Output tokens of the rows that verified drafts."""
+
+
+class Charges(Msg, array_like=True, gc=False):
+    """Device seconds of one step by request; together they are those of the step."""
+
+    prefill: dict[str, float] = {}
+    """By tokens."""
+    decode: dict[str, float] = {}
+    """By rows (reading weights) and by each row's KV bytes (scanning them)."""
 
 
 class StepReport(Msg, tag="step"):
@@ -177,6 +199,7 @@ class StepReport(Msg, tag="step"):
     stats: StepStats
     warnings: tuple[str, ...] = ()
     """What went wrong without ending a request, e.g. a draft plugin that raised and is now off."""
+    charges: Charges = Charges()
 
 
 class Idle(Msg, tag="idle"):
@@ -185,13 +208,32 @@ class Idle(Msg, tag="idle"):
     now: float
 
 
+class Ceilings(Msg, tag="ceilings"):
+    """The best this machine was measured to do, as the worker uses it; sent once it is known."""
+
+    read_bytes_s: float
+    """Reading memory, all threads together."""
+    flops: dict[str, float]
+    """Operations a second of matrix products, by number format (`fp32`, `bf16`, `int8`)."""
+
+
+class DeviceUse(Msg, tag="device_use"):
+    """What the worker alone can tell of its device; sent about once a second."""
+
+    activation_bytes: int | None = None
+    """Scratch of steps: buffers that are kept, and the most that temporaries took."""
+    total_bytes: int | None = None
+    """Of a GPU, as torch sees it: for drivers whose own tools do not tell."""
+    free_bytes: int | None = None
+
+
 class Dying(Msg, tag="dying"):
     """Last words of a worker whose engine raised: it exits after them, and its requests are lost."""
 
     message: str
 
 
-EngineOut = LoadProgress | Ready | LoadFailed | StepReport | Idle | Dying
+EngineOut = LoadProgress | Ready | LoadFailed | StepReport | Idle | Ceilings | DeviceUse | Dying
 
 
 # --- front to text process --------------------------------------------------------------------

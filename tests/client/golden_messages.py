@@ -274,11 +274,79 @@ LATER_STATUS = p.StatusReply(
     ),
 )
 """What later 1.x added to reports."""
+COST = p.Cost(
+    source="measured",
+    currency="EUR",
+    prefill=0.001,
+    decode=0.002,
+    per_million=3.5,
+    joules=12.5,
+    prefill_s=0.25,
+    decode_s=0.5,
+    good=False,
+)
+COSTED = p.Done(
+    id="r",
+    reason="length",
+    finish=(p.Finish(choice=0, reason="length", seed=1),),
+    usage=USAGE,
+    timings=p.Timings(),
+    cost=COST,
+)
+MEASURED_STATUS = p.StatusReply(
+    seq=6,
+    devices=(
+        p.DeviceStatus(
+            name="cuda:0",
+            description="NVIDIA H100",
+            memory=p.MemoryUse(weights=1, kv_used=2, kv_free=3, activations=4, process=5, other=6),
+            utilization=0.5,
+            power_w=350.5,
+            temperature_c=55,
+            problem="lost",
+        ),
+    ),
+    models=(
+        p.ModelStatus(
+            name="m",
+            state="ready",
+            utilisation=p.Utilisation(
+                prefill_flops_s=1.5,
+                flops_ceiling=3.0,
+                flops_format="int8",
+                mfu=0.5,
+                decode_bytes_s=2.5,
+                bytes_ceiling=5.0,
+                mbu=0.5,
+                weight_share=0.75,
+            ),
+        ),
+    ),
+    cost=p.CostStatus(
+        source="estimated",
+        meters=("cost.watts_busy",),
+        currency="EUR",
+        watts=65.5,
+        joules=1000.5,
+        prefill=0.1,
+        decode=0.2,
+        idle=0.3,
+        per_million=6.5,
+        prefill_per_million=1.5,
+        decode_per_million=2.0,
+        idle_per_million=3.0,
+        output_tokens=100,
+        good_tokens=90,
+    ),
+)
 EVENTS: list[p.Reply] = [
     STATUS,
     p.ModelEvent(seq=4, name="m", state="failed", detail="no shard 2"),
     LATER_STATUS,
+    MEASURED_STATUS,
 ]
+ANSWERS += [COSTED, p.MetricsReply(id="x", text="inferd_ready 1.0\n")]
+CONTROL.append(p.Metrics(id="x"))
 
 SIDES = {
     "data": (DATA, p.data_decoder),

@@ -265,8 +265,8 @@ def test_metrics(running: Running):
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert float(values["inferd_generation_tokens_total"]) > 0
     assert float(values['inferd_request_success_total{finished_reason="stop"}']) >= 1
-    assert values['inferd_model_ready{model_name="fake"}'] == "1"
-    assert float(values['inferd_latency_seconds{phase="ttft",quantile="0.5"}']) >= 0
+    assert values['inferd_model_ready{model_name="fake"}'] == "1.0"
+    assert float(values["inferd_time_to_first_token_seconds_count"]) >= 1
     assert "# TYPE inferd_generation_tokens_total counter" in lines
     assert "# TYPE inferd_ready gauge" in lines
 

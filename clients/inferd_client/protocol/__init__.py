@@ -6,6 +6,7 @@ tagged structs here, as msgpack. Unknown fields of a request are refused, of a r
 
 from .base import Reply, Request
 from .codes import HEADER, MAGIC, MAJOR, MAX_FRAME, MINOR, Caps, Code, FinishReason
+from .cost import Cost, CostStatus, MetricsReply, Utilisation
 from .frames import (
     Answer,
     Control,
@@ -45,6 +46,7 @@ from .requests import (
     Hello,
     Load,
     Message,
+    Metrics,
     Models,
     Ping,
     Plugins,
@@ -59,6 +61,7 @@ from .status import (
     DeviceStatus,
     Latency,
     MemoryEntry,
+    MemoryUse,
     ModelEvent,
     ModelInfo,
     ModelsReply,
@@ -82,6 +85,8 @@ __all__ = [
     "Caps",
     "Code",
     "Control",
+    "Cost",
+    "CostStatus",
     "Data",
     "DeviceStatus",
     "Done",
@@ -97,7 +102,10 @@ __all__ = [
     "Limits",
     "Load",
     "MemoryEntry",
+    "MemoryUse",
     "Message",
+    "Metrics",
+    "MetricsReply",
     "ModelEvent",
     "ModelInfo",
     "ModelStatus",
@@ -128,6 +136,7 @@ __all__ = [
     "TrafficReport",
     "Unload",
     "Usage",
+    "Utilisation",
     "Welcome",
     "answer_decoder",
     "control_decoder",

@@ -9,6 +9,7 @@ import msgspec
 
 from .base import Reply, Request
 from .codes import HEADER, MAGIC, MAJOR, MAX_FRAME, Caps, Code
+from .cost import MetricsReply
 from .replies import Accepted, Done, Error, Ok, Pong, Progress, Rendered, Tokenized, Tokens, Welcome
 from .requests import (
     Cancel,
@@ -16,6 +17,7 @@ from .requests import (
     Generate,
     Hello,
     Load,
+    Metrics,
     Models,
     Ping,
     Plugins,
@@ -31,7 +33,7 @@ from .traffic import TrafficReply
 T = TypeVar("T")
 
 Data = Hello | Ping | Generate | Tokenize | Render
-Control = Hello | Ping | Cancel | Status | Models | Load | Unload | Plugins | Traffic | Drain
+Control = Hello | Ping | Cancel | Status | Models | Load | Unload | Plugins | Traffic | Metrics | Drain
 Answer = (
     Welcome
     | Pong
@@ -47,6 +49,7 @@ Answer = (
     | ModelsReply
     | PluginsReply
     | TrafficReply
+    | MetricsReply
 )
 Event = StatusReply | ModelEvent
 

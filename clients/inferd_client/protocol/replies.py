@@ -6,6 +6,7 @@ from typing import Literal
 
 from .base import Reply
 from .codes import Code, FinishReason
+from .cost import Cost
 
 
 class Limits(Reply):
@@ -119,6 +120,7 @@ class Done(Reply, tag="done"):
     finish: tuple[Finish, ...]
     usage: Usage
     timings: Timings
+    cost: Cost | None = None
 
 
 class Error(Reply, tag="error"):

@@ -124,6 +124,12 @@ class Traffic(Request, tag="traffic"):
     clear: bool = False
 
 
+class Metrics(Request, tag="metrics"):
+    """Ask for all metrics as Prometheus text."""
+
+    id: str
+
+
 class Drain(Request, tag="drain"):
     """Stop accepting, finish what runs within `timeout_s`, then exit."""
 

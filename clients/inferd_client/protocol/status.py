@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .base import Reply
+from .cost import CostStatus, Utilisation
 
 
 class MemoryEntry(Reply):
@@ -12,6 +13,21 @@ class MemoryEntry(Reply):
 
     owner: str
     bytes: int
+
+
+class MemoryUse(Reply):
+    """What the used memory of a device holds, in bytes; None = not known."""
+
+    weights: int | None = None
+    kv_used: int | None = None
+    kv_free: int | None = None
+    """The rest of the KV pools; on a host its blocks take memory when they are first touched."""
+    activations: int | None = None
+    """Scratch of steps."""
+    process: int | None = None
+    """Of inferd's processes beside those: programs and libraries."""
+    other: int | None = None
+    """Of processes that are not inferd's."""
 
 
 class DeviceStatus(Reply):
@@ -22,6 +38,16 @@ class DeviceStatus(Reply):
     """What the ledger may grant."""
     ledger: tuple[MemoryEntry, ...] = ()
     unified: bool = False
+    """A GPU without memory of its own: the figures are the system's."""
+    description: str = ""
+    """The product, of a GPU."""
+    memory: MemoryUse | None = None
+    utilization: float | None = None
+    """Share of the last moments in which a GPU was at work, 0 to 1."""
+    power_w: float | None = None
+    temperature_c: int | None = None
+    problem: str = ""
+    """Why figures are missing."""
 
 
 class ModelStatus(Reply):
@@ -61,6 +87,7 @@ class ModelStatus(Reply):
     """Seconds until an idle unload; None = never or busy."""
     progress_age_s: float | None = None
     """Seconds since the engine last finished a step, while it has work."""
+    utilisation: Utilisation | None = None
     stalled: bool = False
     """It gave no sign of progress for longer than is allowed."""
 
@@ -112,6 +139,7 @@ class StatusReply(Reply, tag="status"):
     """Monotonic totals under their Prometheus names."""
     latency: dict[str, Latency] = {}
     """By name: queue, prefill, ttft, tpot, itl, e2e of requests; decode, verify of engine steps."""
+    cost: CostStatus | None = None
     warnings: tuple[str, ...] = ()
 
 

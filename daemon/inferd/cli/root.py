@@ -24,6 +24,7 @@ COMMANDS = {
     "load": Lazy(f"{_HERE}.load:load", "Load a model now."),
     "unload": Lazy(f"{_HERE}.load:unload", "End a model's worker and free its memory."),
     "status": Lazy(f"{_HERE}.status:status", "Show what the daemon is doing."),
+    "metrics": Lazy(f"{_HERE}.metrics:metrics", "Print all metrics for Prometheus."),
     "top": Lazy(f"{_HERE}.top:top", "Watch the daemon live."),
     "gateway": Lazy(f"{_HERE}.gateway:gateway", "Serve an OpenAI-compatible HTTP API."),
     "stop": Lazy(f"{_HERE}.stop:stop", "Drain the daemon and wait for its end."),

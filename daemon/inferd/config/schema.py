@@ -10,6 +10,8 @@ Size = Annotated[int, msgspec.Meta(ge=0)]
 """A count or a number of bytes; 0 mostly stands for a derived value."""
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+"""Of money, power or time; 0 = not known."""
 Period = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -66,6 +68,33 @@ class Text(Table):
 class Traffic(Table):
     record: bool = True
     """Keep how long requests are and when they come; never their text."""
+
+
+class Metrics(Table):
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    """Serve /metrics to Prometheus on this port of 127.0.0.1; 0 = not at all."""
+
+
+class Cost(Table):
+    """What device time costs. 0 = not known."""
+
+    tariff_kwh: Amount = 0.0
+    """Price of a kilowatt-hour."""
+    currency: str = ""
+    hardware_price: Amount = 0.0
+    """Of the machine, written off over the hours it lives."""
+    lifetime_hours: Amount = 0.0
+    watts_busy: Amount = 0.0
+    """Of the machine, used where no counter can be read."""
+    watts_idle: Amount = 0.0
+    """The same while idle; also what is taken off a measured total as the idle part."""
+
+
+class Slo(Table):
+    """Bounds within which a request's tokens are good ones; 0 = none."""
+
+    ttft_ms: Amount = 0.0
+    tpot_ms: Amount = 0.0
 
 
 class Engine(Table):
@@ -133,6 +162,9 @@ class Config(Table):
     daemon: Daemon = Daemon()
     text: Text = Text()
     traffic: Traffic = Traffic()
+    metrics: Metrics = Metrics()
+    cost: Cost = Cost()
+    slo: Slo = Slo()
     engine: Engine = Engine()
     plugins: Plugins = Plugins()
     plugin: dict[str, dict[str, dict[str, Any]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/
 
 
 def process_bytes(pids: Iterable[int]) -> int | None:
-    """Add up the resident memory of processes and their children; None where none can be read."""
+    """Add up the memory of processes and their children, mapped files left out; None where none can be read."""
     try:
         import psutil
     except ImportError:
@@ -51,11 +52,21 @@ def process_bytes(pids: Iterable[int]) -> int | None:
     return total if seen else None
 
 
+def own_bytes() -> int | None:
+    """The same for this process alone, without its children."""
+    try:
+        _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _resident(process: object) -> int:
     import psutil
 
     assert isinstance(process, psutil.Process)
     try:
-        return process.memory_info().rss
+        memory = process.memory_info()
+        return memory.rss - memory.shared
     except psutil.Error:
         return 0  # it ended in this moment

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from inferd.devices import own_bytes
 from inferd.engine.assembly import Assembly, Progress, assemble, build_runner, why_eager
 from inferd.engine.builder import BatchBuilder
+from inferd.engine.ceilings import measure
+from inferd.engine.demand import demand_of
+from inferd.engine.device import device_uuid
 from inferd.engine.engine import Engine
 from inferd.engine.local import LocalExecutor
 from inferd.engine.scheduler import Scheduler
@@ -52,7 +56,7 @@ def build_engine(settings: WorkerSettings, progress: Progress | None = None) -> 
     vocabulary = open_vocabulary(Path(settings.path))
     _check_vocabulary(vocabulary, assembly.spec)
     loaded = _executor(assembly, report)
-    return _engine(assembly, loaded.executor), _card(assembly, vocabulary, loaded)
+    return _engine(assembly, loaded), _card(assembly, vocabulary, loaded)
 
 
 class _Loaded(NamedTuple):
@@ -81,7 +85,7 @@ def _executor(assembly: Assembly, report: Progress) -> _Loaded:
     )
 
 
-def _engine(assembly: Assembly, executor: Executor) -> Engine:
+def _engine(assembly: Assembly, loaded: _Loaded) -> Engine:
     config, shape, resolution = assembly.engine, assembly.shape, assembly.resolution
     resolution.kv.bind(
         [KVGroupSize(shape.num_blocks, layout.group.window) for layout in assembly.layouts],
@@ -101,12 +105,23 @@ def _engine(assembly: Assembly, executor: Executor) -> Engine:
     builder = BatchBuilder(shape, len(assembly.layouts))
     return Engine(
         scheduler,
-        executor,
+        loaded.executor,
         resolution.draft,
         builder,
         clock=time.monotonic,
         vocab_size=assembly.spec.vocab_size,
+        demand=demand_of(assembly.spec, assembly.layouts, loaded.weight_bytes),
+        background=measure(assembly.device, config.threads, (_compute_format(assembly, loaded),), _cache(assembly)),
     )
+
+
+def _compute_format(assembly: Assembly, loaded: _Loaded) -> str:
+    """Return the number format of the matrix products; kernels that round rows multiply integers."""
+    return "int8" if loaded.rounds_activations else assembly.dtype
+
+
+def _cache(assembly: Assembly) -> Path | None:
+    return Path(assembly.settings.cache) if assembly.settings.cache else None
 
 
 def _check_vocabulary(vocabulary: Vocabulary, spec: ModelSpec) -> None:
@@ -138,6 +153,9 @@ def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelC
         weight_bytes=loaded.weight_bytes,
         kv_bytes=assembly.kv_bytes,
         weights_note=loaded.weights_note,
+        compute_format=_compute_format(assembly, loaded),
+        process_bytes=max(0, (own_bytes() or 0) - loaded.weight_bytes),
+        device_uuid=device_uuid(assembly.device),
     )
 
 

@@ -72,6 +72,11 @@ class CapturedForward:
         return head is not None and isinstance(head.kernel, CpuKernel) and self._decoder.spec.logit_softcap is None
 
     @property
+    def num_bytes(self) -> int:
+        """Of the buffers between its calls."""
+        return self._program.num_bytes
+
+    @property
     def num_calls(self) -> int:
         return len(self._program)
 

@@ -8,18 +8,19 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from inferd.engine.admission import resolve_max_tokens
+from inferd.engine.demand import Demand
 from inferd.engine.report import Work, seq_states, step_stats
 from inferd.engine.request import Sequence
 from inferd.link import SeqError, StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from inferd.engine.batch import Plan
     from inferd.engine.builder import BatchBuilder
     from inferd.engine.executor import Executor
     from inferd.engine.scheduler import Drafts, Scheduler
-    from inferd.link import SeqOutput, SeqState, Submit
+    from inferd.link import Ceilings, DeviceUse, SeqOutput, SeqState, Submit
     from inferd.plugin.contracts import DraftModel
 
 STATES_EVERY_S = 1.0
@@ -42,13 +43,18 @@ class Engine:
         *,
         clock: Callable[[], float] = time.monotonic,
         vocab_size: int | None = None,
+        demand: Demand | None = None,
+        background: Iterator[Ceilings | None] = iter(()),
     ) -> None:
+        """`background` is work in short slices for idle times; what it yields but None is news."""
         self.scheduler = scheduler
         self.executor = executor
         self.drafter = drafter if drafter is not None and drafter.active else None
         self.builder = builder
         self._clock = clock
         self._vocab_size = vocab_size
+        self._demand = demand or Demand()
+        self._background = background
         self._in_flight: deque[Plan] = deque()
         self._errors: list[SeqError] = []
         self._warnings: list[str] = []
@@ -77,7 +83,7 @@ class Engine:
         """Run one step: the loop of the engine."""
         errors, self._errors = self._errors + self.scheduler.expire(self._clock()), []
         outputs: list[SeqOutput] = []
-        work = Work()
+        work = Work(self._demand)
         plan = self.scheduler.schedule(self._drafts())
         if plan.rows:
             self.executor.submit(self.builder.build(plan))
@@ -99,7 +105,16 @@ class Engine:
             states=self._states(now),
             stats=step_stats(self.scheduler, work, now),
             warnings=warnings,
+            charges=work.charges,
         )
+
+    def idle(self) -> Ceilings | None:
+        """Do a short slice of what can wait; called while there is nothing else."""
+        return next(self._background, None)
+
+    def use(self) -> DeviceUse:
+        """Tell what is known of the device."""
+        return self.executor.use()
 
     def close(self) -> None:
         """Release the device and end the ranks."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from inferd.link import DeviceUse
+
 if TYPE_CHECKING:
     from inferd.engine.batch import Batch, StepOutput
 
@@ -22,6 +24,10 @@ class Executor(ABC):
     @abstractmethod
     def collect(self) -> StepOutput:
         """Wait for the oldest step in flight."""
+
+    def use(self) -> DeviceUse:
+        """Tell what this process holds on its device beside weights and KV, where that is known."""
+        return DeviceUse()
 
     def close(self) -> None:
         """Release the device and end the ranks."""

@@ -10,6 +10,7 @@ from inferd.engine.executor import Executor
 if TYPE_CHECKING:
     from inferd.engine.batch import Batch, StepOutput
     from inferd.engine.runner import Runner
+    from inferd.link import DeviceUse
 
 
 class LocalExecutor(Executor):
@@ -25,3 +26,6 @@ class LocalExecutor(Executor):
 
     def collect(self) -> StepOutput:
         return self._done.popleft()
+
+    def use(self) -> DeviceUse:
+        return self.runner.use()

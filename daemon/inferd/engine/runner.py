@@ -10,11 +10,13 @@ import torch
 
 from inferd.engine.batch import RowOutput, StepOutput
 from inferd.engine.capture import CapturedForward, Forward
+from inferd.engine.device import device_memory
 from inferd.engine.kvcache import allocate
 from inferd.engine.sampler import Sampler
 from inferd.engine.sampler.logprobs import token_logprobs
 from inferd.engine.sampler.rows import accepted, sample_rows
 from inferd.engine.workspace import BucketWorkspace, StepBuffers
+from inferd.link import DeviceUse
 
 if TYPE_CHECKING:
     from inferd.engine.batch import Batch
@@ -50,6 +52,7 @@ class Runner:
         self.decoder = decoder
         self.kv = allocate(layouts, shape.num_blocks, device, decoder.placement.layers)
         self._backend = backend
+        self._device = device
         self._dtype = dtype
         self._strategy = strategy
         self._placement = placement or decoder.placement
@@ -84,6 +87,18 @@ class Runner:
         if ids is None or batch.counts.verify or (asking and not asking.isdisjoint(batch.row_slots.tolist())):
             return None
         return None if ids and min(ids) < 0 else [RowOutput((token,)) for token in ids]
+
+    @torch.inference_mode()
+    def use(self) -> DeviceUse:
+        """Tell the scratch of steps: kept buffers, and on a GPU all that torch holds beside weights and KV."""
+        memory = device_memory(self._device)
+        if memory.reserved is not None:
+            pool = sum(plane.nbytes for planes in self.kv.values() for plane in planes.values())
+            scratch = max(0, memory.reserved - self.decoder.weight_bytes - pool)
+        else:
+            recorded = self._captured.num_bytes if self._captured is not None else 0
+            scratch = self._workspace.num_bytes + self._buffers.num_bytes + recorded
+        return DeviceUse(activation_bytes=scratch, total_bytes=memory.total, free_bytes=memory.free)
 
     @torch.inference_mode()
     def _eager(self, batch: Batch) -> Forward | None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from inferd.engine.worker import Progress, main
-from inferd.link import ModelCard, SeqError, SeqOutput, SeqState, StepReport, StepStats
+from inferd.link import DeviceUse, ModelCard, SeqError, SeqOutput, SeqState, StepReport, StepStats
 from inferd.load.errors import LoadError
 from inferd.load.vocab_bytes import byte_vocabulary
 from inferd_client.protocol import Code, TokenLogprob
@@ -133,6 +133,12 @@ class ScriptedEngine:
             if row.submit.key == key and choice in (None, row.choice):
                 row.done = True
         self._drop_done()
+
+    def idle(self) -> None:
+        """There is nothing to measure."""
+
+    def use(self) -> DeviceUse:
+        return DeviceUse()
 
     def step(self) -> StepReport:
         """Advance every running request by one token, or one chunk of its prompt."""

@@ -23,6 +23,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Byte grant from the ledger; 0 = none was set."""
     runtime: str = ""
     """Runtime directory, for rendezvous files of ranks."""
+    cache: str = ""
+    """Folder for what is measured once a machine; empty = nowhere."""
     script: dict[str, Any] = {}
     """Of the scripted engine only."""
     attempt: int = 0

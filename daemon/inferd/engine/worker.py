@@ -23,9 +23,11 @@ from inferd.plugin.errors import PluginError
 from inferd_client.protocol import Code
 
 if TYPE_CHECKING:
-    from inferd.link import EngineIn, ModelCard
+    from inferd.link import Ceilings, DeviceUse, EngineIn, ModelCard
 
 IDLE_S = 1.0
+USE_S = 1.0
+"""Between two reports on the device."""
 PROGRESS_S = 0.2
 """Between two reports of the same phase of a load."""
 ONEDNN_PRIMITIVES = "256"
@@ -47,6 +49,8 @@ class ServedEngine(Protocol):
     def submit(self, submit: Submit) -> None: ...
     def abort(self, key: str, choice: int | None = None) -> None: ...
     def step(self) -> StepReport: ...
+    def idle(self) -> Ceilings | None: ...
+    def use(self) -> DeviceUse: ...
 
 
 def main(arguments: list[str], build: Build) -> int:
@@ -79,9 +83,10 @@ def serve(channel: Channel[EngineIn], engine: ServedEngine, clock: Callable[[], 
     """Take messages between steps, report each step, sign life when idle; return at `Stop`.
 
     An empty step is reported at the start and after an abort that leaves nothing to do: the gauges of
-    the pool go with the reports.
+    the pool go with the reports. A second without work is the time for what can wait.
     """
-    said, untold = clock(), True
+    said, untold, use_due = clock(), True, clock()
+    _send_if_new(channel, engine.idle())
     while True:
         if not (engine.has_work or untold):
             channel.wait(max(0.0, said + IDLE_S - clock()))
@@ -98,8 +103,17 @@ def serve(channel: Channel[EngineIn], engine: ServedEngine, clock: Callable[[], 
             channel.send(engine.step())
             said, untold = clock(), False
         elif clock() - said >= IDLE_S:
+            _send_if_new(channel, engine.idle())
             said = clock()
             channel.send(Idle(now=said))
+        if clock() >= use_due:
+            use_due = clock() + USE_S
+            channel.send(engine.use())
+
+
+def _send_if_new(channel: Channel[EngineIn], news: Ceilings | None) -> None:
+    if news is not None:
+        channel.send(news)
 
 
 def _reporter(channel: Channel[EngineIn]) -> Progress:

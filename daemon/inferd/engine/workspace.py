@@ -31,6 +31,10 @@ class BucketWorkspace:
         """Fix every address of the current bucket: a capture now refers to them."""
         self._sealed.add(self._bucket)
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return a view of this shape on the buffer of this name. Raises ValueError past a sealed size."""
         key = (self._bucket, name)
@@ -70,6 +74,10 @@ class StepBuffers:
         self.row_slots = buffer(sampled)
         """Executor slot of each row that samples."""
         self._host = _Host(self) if device == "cpu" else None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in vars(self).values() if isinstance(buffer, torch.Tensor))
 
     def whole(self) -> StepInputs:
         """Return the buffers at their full sizes, for recording."""

@@ -16,6 +16,7 @@ from inferd_client.protocol import (
     Code,
     Drain,
     Load,
+    MetricsReply,
     ModelInfo,
     ModelsReply,
     Ok,
@@ -25,6 +26,9 @@ from inferd_client.protocol import (
     Status,
     TrafficReply,
     Unload,
+)
+from inferd_client.protocol import (
+    Metrics as MetricsCall,
 )
 from inferd_client.protocol import (
     Models as ModelsCall,
@@ -41,9 +45,10 @@ if TYPE_CHECKING:
     from inferd.front.requests import Requests
     from inferd.front.sessions import Sessions
     from inferd.front.status import StatusBuilder
+    from inferd.front.telemetry import Telemetry
     from inferd.front.traffic import TrafficKeeper
 
-Call = Cancel | Status | ModelsCall | Load | Unload | Plugins | TrafficCall | Drain
+Call = Cancel | Status | ModelsCall | Load | Unload | Plugins | TrafficCall | MetricsCall | Drain
 ADMIN = (Load, Unload, Drain)
 
 
@@ -58,6 +63,7 @@ class ControlCalls:
         catalog: Catalog,
         status: StatusBuilder,
         traffic: TrafficKeeper,
+        telemetry: Telemetry,
         drain: Callable[[float | None], None],
     ) -> None:
         self._sessions = sessions
@@ -66,6 +72,7 @@ class ControlCalls:
         self._catalog = catalog
         self._status = status
         self._traffic = traffic
+        self._telemetry = telemetry
         self._drain = drain
 
     def handle(self, session: Session, message: Call) -> None:
@@ -88,6 +95,8 @@ class ControlCalls:
                 self._sessions.send_control(session, PluginsReply(id=message.id, plugins=self._list_plugins()))
             case TrafficCall():
                 self._send_traffic(session, message)
+            case MetricsCall():
+                self._sessions.send_control(session, MetricsReply(id=message.id, text=self._telemetry.text()))
             case Drain():
                 self._sessions.send_control(session, Ok(id=message.id, detail="draining"))
                 self._drain(message.timeout_s)

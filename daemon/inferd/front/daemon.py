@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from inferd.front.accounts import Accounts
 from inferd.front.control import ControlCalls
 from inferd.front.data import DataCalls
 from inferd.front.dispatch import Dispatcher
 from inferd.front.errors import Refusal
 from inferd.front.events import Events
+from inferd.front.hardware import Hardware
 from inferd.front.intake import Intake
 from inferd.front.ledger import Ledger
 from inferd.front.loop import Loop
@@ -19,6 +21,7 @@ from inferd.front.outputs import Outputs
 from inferd.front.requests import Requests
 from inferd.front.sessions import Sessions
 from inferd.front.status import CachedMemory, StatusBuilder
+from inferd.front.telemetry import Telemetry
 from inferd.front.texts import Texts
 from inferd.front.traffic import TrafficKeeper
 from inferd.front.watch import Watch
@@ -63,25 +66,29 @@ class FrontDaemon:
         self.instance = secrets.token_hex(8)
         self.loop = loop = Loop()
         self.metrics = metrics = Metrics()
-        self._ledger = ledger = Ledger(settings.memory_limit, settings.memory_reserve, CachedMemory(loop.clock))
+        memory = CachedMemory(loop.clock)
+        ledger = Ledger(settings.memory_limit, settings.memory_reserve, memory)
         self.sessions = sessions = Sessions(settings, sockets, loop, metrics, self.instance)
         self.texts = texts = Texts(text_module, config.text, paths.runtime, sockets.context, loop, metrics, log)
-        self.workers = workers = Workers(engine_module, paths.runtime, sockets.context, loop, script)
+        self.workers = workers = Workers(engine_module, paths.runtime, sockets.context, loop, script, paths.cache)
         self.models = models = Models(config, catalog, ledger, workers, loop, metrics, log, default=default)
-        self.requests = requests = Requests(settings, sessions, models, texts, loop, metrics, log)
+        self.hardware = hardware = Hardware(ledger, memory, models.all)
+        self.accounts = accounts = Accounts(config, hardware, models.all, loop)
+        self.requests = requests = Requests(settings, sessions, models, texts, accounts, loop, metrics, log)
         intake = Intake(settings, requests, sessions, models, texts, loop, metrics)
         self.traffic = traffic = TrafficKeeper(paths.state, enabled=config.traffic.record, loop=loop, log=log)
         requests.on_open, requests.on_close = traffic.arrived, traffic.ended
         self.status = status = StatusBuilder(
-            self.instance, settings.max_queue, models, requests, sessions, ledger, metrics, loop
+            self.instance, settings.max_queue, models, requests, sessions, hardware, accounts, metrics, loop
         )
         self.events = Events(sockets, status, loop, settings.events_hz)
         Watch(models, loop, log, settings.stall_s)
+        self.telemetry = telemetry = Telemetry(config.metrics.port, status, metrics, loop)
         data = DataCalls(sessions, intake, models, texts, catalog)
-        control = ControlCalls(sessions, requests, models, catalog, status, traffic, self.drain)
+        control = ControlCalls(sessions, requests, models, catalog, status, traffic, telemetry, self.drain)
         dispatcher = Dispatcher(sockets, sessions, data, control, metrics, log, settings.max_frame)
         sessions.on_gone, sessions.on_slow = requests.abandon, requests.slow
-        models.listener = Outputs(requests, intake, sessions, loop, metrics, log)
+        models.listener = Outputs(requests, intake, sessions, accounts, loop, metrics, log)
         models.on_open, models.on_change = self._model_opened, self._model_changed
         dispatcher.listen(loop)
         self._notifier = Notifier()
@@ -89,6 +96,7 @@ class FrontDaemon:
         """The default model has not served yet, and the start has failed if it cannot."""
         self.start_failure = ""
         self._stop_at: float | None = None
+        hardware.start()
         if self._notifier.wanted:
             loop.after(0, self._notify)
 
@@ -138,6 +146,8 @@ class FrontDaemon:
     def close(self) -> None:
         """End the children at once, and keep what is to be kept."""
         self.traffic.close()
+        self.telemetry.close()
+        self.hardware.close()
         self.workers.close()
         self.texts.close()
 

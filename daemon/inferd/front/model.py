@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from inferd.metrics.utilisation import UseWindow
 from inferd_client.protocol import Code, ModelStatus
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from inferd.front.catalog import Found
     from inferd.front.loop import Timer
     from inferd.front.records import Request
-    from inferd.link import EngineOut, ModelCard, StepStats
+    from inferd.link import Ceilings, DeviceUse, EngineOut, ModelCard, StepStats
     from inferd.process import Child
 
 ModelState = Literal["loading", "ready", "draining", "unloading", "restarting", "failed"]
@@ -52,6 +53,9 @@ class Model:
     channel: Channel[EngineOut] | None = None
     card: ModelCard | None = None
     stats: StepStats | None = None
+    ceilings: Ceilings | None = None
+    use: DeviceUse | None = None
+    window: UseWindow = field(default_factory=UseWindow)
     requests: dict[str, Request] = field(default_factory=dict)
     num_submitted: int = 0
     load_done: int = 0
@@ -156,5 +160,6 @@ class Model:
             restarts=self.restarts,
             expires_s=self.expires_in(now),
             progress_age_s=self.progress_age(now),
+            utilisation=self.window.read(now, self.ceilings, card.compute_format if card else ""),
             stalled=self.stalled,
         )

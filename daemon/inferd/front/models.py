@@ -10,7 +10,7 @@ from inferd.front.ledger import PROCESS_BYTES, Ledger, device_key
 from inferd.front.loads import LoadQueue
 from inferd.front.model import Model, ModelState, Outcome
 from inferd.front.workers import Workers
-from inferd.link import Dying, Idle, LoadFailed, LoadProgress, Ready, StepReport
+from inferd.link import Ceilings, DeviceUse, Dying, Idle, LoadFailed, LoadProgress, Ready, StepReport
 from inferd_client.protocol import Code
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ class Models:
             model.stalled = False
             self._metrics.step(message.stats, model.stats)
             model.stats = message.stats
+            model.window.add(message.stats)
             self.listener.engine_report(model, message)
         elif isinstance(message, LoadProgress):
             model.load_done, model.load_total = message.done, message.total
@@ -207,6 +208,10 @@ class Models:
         elif isinstance(message, LoadFailed):
             model.failure = (message.code, message.message)
             self._workers.kill(model)
+        elif isinstance(message, Ceilings):
+            model.ceilings = message
+        elif isinstance(message, DeviceUse):
+            model.use = message
         elif isinstance(message, Dying):
             model.failure = (Code.MODEL_LOAD_FAILED, message.message)
         else:
@@ -239,7 +244,7 @@ class Models:
         if model.load_timer is not None:
             model.load_timer.cancel()
         self._ledger.release(model.name)
-        model.stats, model.card, model.stalled = None, None, False
+        model.stats, model.card, model.use, model.stalled = None, None, None, False
         if state == "unloading":
             self._forget(model)
             self._answer(model.loaded, Code.MODEL_LOAD_FAILED, f"{model.name} was unloaded before it was ready")

@@ -11,6 +11,7 @@ from inferd.link import Abort
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from inferd.front.accounts import Accounts
     from inferd.front.intake import Intake
     from inferd.front.loop import Loop
     from inferd.front.model import Model
@@ -27,11 +28,19 @@ class Outputs:
     """Listener of the engines: passes output on, leaves the rest to `Requests`."""
 
     def __init__(
-        self, requests: Requests, intake: Intake, sessions: Sessions, loop: Loop, metrics: Metrics, log: Logger
+        self,
+        requests: Requests,
+        intake: Intake,
+        sessions: Sessions,
+        accounts: Accounts,
+        loop: Loop,
+        metrics: Metrics,
+        log: Logger,
     ) -> None:
         self._requests = requests
         self._intake = intake
         self._sessions = sessions
+        self._accounts = accounts
         self._loop = loop
         self._metrics = metrics
         self._log = log
@@ -48,6 +57,7 @@ class Outputs:
     def engine_report(self, model: Model, report: StepReport) -> None:
         """Handle the one message of a step; a request that ended meanwhile is skipped."""
         now = self._loop.clock()
+        self._accounts.charge(model, report.charges)
         for state in report.states:
             request = model.requests.get(state.key)
             if request is not None:

@@ -71,6 +71,16 @@ class Choice:
 
 
 @dataclass(slots=True, eq=False)
+class Charged:
+    """Device seconds of a request and the money for them."""
+
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """A `generate` from arrival to its last message."""
 
@@ -94,6 +104,7 @@ class Request:
     digest: bytes = b""
     choices: list[Choice] = field(default_factory=list)
     cached_tokens: int = 0
+    charged: Charged = field(default_factory=Charged)
     first_scheduled: float | None = None
     deadline: float | None = None
     queue_deadline: float | None = None

@@ -15,6 +15,7 @@ from inferd_client.protocol import Accepted, Code, Done, Error, Progress
 
 if TYPE_CHECKING:
     from inferd.config.schema import Daemon
+    from inferd.front.accounts import Accounts
     from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.models import Models
@@ -41,6 +42,7 @@ class Requests:
         sessions: Sessions,
         models: Models,
         texts: Texts,
+        accounts: Accounts,
         loop: Loop,
         metrics: Metrics,
         log: Logger,
@@ -49,6 +51,7 @@ class Requests:
         self._sessions = sessions
         self._models = models
         self._texts = texts
+        self._accounts = accounts
         self._loop = loop
         self._metrics = metrics
         self._log = log
@@ -190,10 +193,12 @@ class Requests:
         finishes = request.finishes
         reason = finishes[0].reason if finishes else "cancelled"
         self._close(request, reason)
-        self._metrics.finished(reason, measured, now)
+        usage = request.usage
+        self._metrics.finished(reason, measured, usage, now)
+        cost = self._accounts.close_request(request, measured)
         if reason in ("stop", "length"):
             request.model.suspects.pop(request.digest, None)
-        done = Done(id=request.id, reason=reason, finish=finishes, usage=request.usage, timings=measured)
+        done = Done(id=request.id, reason=reason, finish=finishes, usage=usage, timings=measured, cost=cost)
         self._sessions.send(request.session, done)
 
     def fail(self, request: Request, refusal: Refusal) -> None:

@@ -13,7 +13,8 @@ from inferd_client.protocol import RequestStatus, StatusReply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from inferd.front.ledger import Ledger
+    from inferd.front.accounts import Accounts
+    from inferd.front.hardware import Hardware
     from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.models import Models
@@ -51,7 +52,8 @@ class StatusBuilder:
         models: Models,
         requests: Requests,
         sessions: Sessions,
-        ledger: Ledger,
+        hardware: Hardware,
+        accounts: Accounts,
         metrics: Metrics,
         loop: Loop,
     ) -> None:
@@ -60,7 +62,8 @@ class StatusBuilder:
         self._models = models
         self._requests = requests
         self._sessions = sessions
-        self._ledger = ledger
+        self._hardware = hardware
+        self._accounts = accounts
         self._metrics = metrics
         self._loop = loop
         self._started = loop.clock()
@@ -84,13 +87,14 @@ class StatusBuilder:
             state=self._state(),
             uptime_s=now - self._started,
             default_model=self._models.default,
-            devices=self._ledger.statuses(),
+            devices=self._hardware.statuses(),
             models=tuple(model.status(now) for model in self._models.all()),
             requests=self._list_requests(now),
             clients=len(self._sessions),
             queue_limit=self._max_queue,
             counters=dict(self._metrics.counters),
             latency=self._metrics.latencies(now),
+            cost=self._accounts.status(),
             warnings=tuple(self._warnings(now)),
         )
 

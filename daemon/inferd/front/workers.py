@@ -39,9 +39,11 @@ class Workers:
         context: zmq.Context[zmq.Socket[bytes]],
         loop: Loop,
         script: dict[str, Any] | None = None,
+        cache: Path | None = None,
     ) -> None:
         self._module = module
         self._runtime = runtime
+        self._cache = cache
         self._context = context
         self._loop = loop
         self._script = script or {}
@@ -60,6 +62,7 @@ class Workers:
                 config=model.config,
                 memory=grant,
                 runtime=str(self._runtime),
+                cache=str(self._cache or ""),
                 script=self._script,
                 attempt=self._starts.get(model.name, 0),
             ).save(settings_file)

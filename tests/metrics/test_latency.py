@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from inferd.link import StepStats
 from inferd.metrics import LatencyWindow, Metrics, TokenClock, timings
+from inferd_client.protocol import Usage
 
 GAPS = st.floats(0.001, 10)
+USAGE = Usage(prompt_tokens=3, completion_tokens=1)
 EVENTS = st.lists(st.tuples(GAPS, st.integers(1, 6)), min_size=1, max_size=40)
 
 
@@ -101,23 +103,26 @@ def test_step_counters_add_increments_and_differences_of_totals() -> None:
 
 def test_only_served_requests_enter_the_latencies() -> None:
     metrics = Metrics()
-    metrics.finished("cancelled", timings(0.0, None, [], 1.0), 1.0)
+    metrics.finished("cancelled", timings(0.0, None, [], 1.0), USAGE, 1.0)
     clock = TokenClock()
     list(clock.record(0.5, 1))
-    metrics.finished("stop", timings(0.0, 0.1, [clock], 0.5), 1.0)
+    metrics.finished("stop", timings(0.0, 0.1, [clock], 0.5), USAGE, 1.0)
     found = metrics.latencies(1.0)
     assert (found["ttft"].count, found["e2e"].count, found["tpot"].count) == (1, 1, 0)
     assert metrics.counters == {
         'inferd_request_success_total{finished_reason="cancelled"}': 1,
         'inferd_request_success_total{finished_reason="stop"}': 1,
+        "inferd_prompt_tokens_total": 6,
     }
+    sizes = metrics.histograms()["request_prompt_tokens"]
+    assert (sizes.counts[-1], sizes.total) == (1, 3)
 
 
 def test_the_retry_hint_falls_with_the_rate_of_completions() -> None:
     metrics = Metrics()
     assert metrics.retry_after_ms(64, 0.0) == 1000
     for i in range(100):
-        metrics.finished("stop", timings(0.0, None, [], 0.0), i * 0.1)
+        metrics.finished("stop", timings(0.0, None, [], 0.0), USAGE, i * 0.1)
     quick = metrics.retry_after_ms(64, 10.0)
     assert 50 <= quick < 1000
     assert metrics.retry_after_ms(6400, 10.0) > quick
