@@ -41,11 +41,11 @@ def sequence(key: int, slot: int, length: int, computed: int, rng: random.Random
 
 
 def plan_of(rng: random.Random) -> Plan:
-    slots = rng.sample(range(8), rng.randint(1, 8))
+    slots, all_decode = rng.sample(range(8), rng.randint(1, 8)), rng.random() < 0.3
     decode, verify, prefill = [], [], []
     for key, slot in enumerate(slots):
         length = rng.randint(2, 40)
-        kind = rng.randrange(3)
+        kind = 0 if all_decode else rng.randrange(3)
         if kind == 0:
             decode.append(Row(sequence(key, slot, length, length - 1, rng), length - 1, 1))
         elif kind == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,21 @@ if TYPE_CHECKING:
     from inferd.engine.batch import Plan, Row
     from inferd.engine.request import Sequence
     from inferd.engine.shape import EngineShape
+
+
+class _Step(NamedTuple):
+    """The arrays of `Batch` that the rows of a plan decide."""
+
+    token_ids: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    cu_seqlens: NDArray[np.int32]
+    context_lens: NDArray[np.int32]
+    block_tables: NDArray[np.int32]
+    slots: NDArray[np.int64]
+    sample_rows: NDArray[np.int32]
+    seq_slots: NDArray[np.int32]
+    draft_lens: NDArray[np.int32]
+    sampling_seqs: NDArray[np.int32]
 
 
 class BatchBuilder:
@@ -35,10 +50,57 @@ class BatchBuilder:
         self._context_lens = np.zeros(most_seqs, np.int32)
         self._seq_slots = np.zeros(most_seqs, np.int32)
         self._draft_lens = np.zeros(most_seqs, np.int32)
-        self._arange = np.arange(max(most_tokens, most_seqs), dtype=np.int32)
+        self._no_drafts = np.zeros(most_seqs, np.int32)
+        self._arange = np.arange(max(most_tokens, most_seqs) + 1, dtype=np.int32)
 
     def build(self, plan: Plan) -> Batch:
         """Return the arrays of a plan that has rows; they stay valid until the next call."""
+        rows, counts = plan.rows, plan.counts
+        for seq in plan.entered:
+            self._write_tables(seq, 0, len(seq.tables[0]) if seq.tables else 0)
+        step = self._decode_step(rows) if counts.decode == len(rows) else self._ragged_step(plan)
+        return Batch(
+            counts=counts,
+            **step._asdict(),
+            prompt_rows=_prompt_rows(rows, counts.decode + counts.verify),
+            enter=[_slot_init(seq) for seq in plan.entered],
+            leave=list(plan.left),
+        )
+
+    def _decode_step(self, rows: list[Row]) -> _Step:
+        """One token a sequence, the step that is made most often: lists copied into arrays and little else.
+
+        While a model runs, its weights pass through the caches; each numpy function that is not used here saves more
+        than its own work.
+        """
+        num_seqs, size = len(rows), self._block_size
+        seqs, starts = [row.seq for row in rows], [row.start for row in rows]
+        seq_slots, positions = self._seq_slots[:num_seqs], self._positions[:num_seqs]
+        token_ids, slots = self._token_ids[:num_seqs], self._slots[:, :num_seqs]
+        seq_slots[:] = [seq.slot for seq in seqs]
+        token_ids[:] = [seq.tokens[start] for seq, start in zip(seqs, starts, strict=True)]
+        positions[:] = starts
+        for group in range(len(slots)):
+            blocks = [max(0, (seq.tables or ())[group][start // size]) for seq, start in zip(seqs, starts, strict=True)]
+            slots[group] = [block * size + start % size for block, start in zip(blocks, starts, strict=True)]
+            for seq, start, block in zip(seqs, starts, blocks, strict=True):
+                if not start % size:
+                    self._tables[group, seq.slot, start // size] = block
+        return _Step(
+            token_ids=token_ids,
+            positions=positions,
+            cu_seqlens=self._arange[: num_seqs + 1],
+            context_lens=np.add(positions, 1, out=self._context_lens[:num_seqs]),
+            block_tables=self._tables[:, seq_slots, : max(starts) // size + 1],
+            slots=slots,
+            sample_rows=self._arange[:num_seqs],
+            seq_slots=seq_slots,
+            draft_lens=self._no_drafts[:num_seqs],
+            sampling_seqs=self._arange[:num_seqs],
+        )
+
+    def _ragged_step(self, plan: Plan) -> _Step:
+        """Any rows."""
         rows, num_decode = plan.rows, plan.counts.decode
         num_seqs = len(rows)
         seqs, starts, lens, drafts, samples = zip(*rows, strict=True)
@@ -48,18 +110,15 @@ class BatchBuilder:
         context_lens = np.add(start, lens, out=self._context_lens[:num_seqs], casting="unsafe")
         seq_slots = self._seq_slots[:num_seqs]
         seq_slots[:] = [seq.slot for seq in seqs]
-        draft_lens = self._draft_lens[:num_seqs]
-        draft_lens[:] = 0
+        draft_lens = self._no_drafts[:num_seqs]
         if plan.counts.verify:
+            draft_lens = self._draft_lens[:num_seqs]
             draft_lens[:] = [len(d) for d in drafts]
-        for seq in plan.entered:
-            self._write_tables(seq, 0, len(seq.tables[0]) if seq.tables else 0)
         self._add_blocks(rows, start, num_decode)
         token_ids = self._fill_tokens(rows, num_decode, int(cu_seqlens[-1]))
         positions, slots, tables = self._locate(start, cu_seqlens, context_lens, seq_slots)
         sampling = np.flatnonzero(samples).astype(np.int32)
-        return Batch(
-            counts=plan.counts,
+        return _Step(
             token_ids=token_ids,
             positions=positions,
             cu_seqlens=cu_seqlens,
@@ -70,9 +129,6 @@ class BatchBuilder:
             seq_slots=seq_slots,
             draft_lens=draft_lens,
             sampling_seqs=sampling,
-            prompt_rows=_prompt_rows(rows, plan.counts.decode + plan.counts.verify),
-            enter=[_slot_init(seq) for seq in plan.entered],
-            leave=list(plan.left),
         )
 
     def _write_tables(self, seq: Sequence, first: int, end: int) -> None:
