@@ -97,6 +97,10 @@ class RequestOptions(TypedDict, total=False):
     prompt_logprobs: int | None
     bad_words: Sequence[str]
     allowed_token_ids: Sequence[int] | None
+    json_schema: Mapping[str, Any] | None
+    regex: str | None
+    grammar: str | None
+    choice: Sequence[str] | None
 
 
 class ChatOptions(RequestOptions, total=False):

@@ -23,13 +23,22 @@ class Msg(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # --- front to engine worker -------------------------------------------------------------------
 
 
+class Grammar(Msg, array_like=True):
+    """What an output must look like."""
+
+    kind: Literal["json_schema", "regex", "grammar", "choice"]
+    text: str
+    """The schema and the choices as JSON, the other two as they are."""
+
+
 class Submit(Msg, tag="submit"):
     key: str
     client: str
     """Fairness is over clients."""
     prompt: list[int]
     sampling: SamplingParams
-    """`max_tokens` and `seed` are resolved; stop strings stay with the front."""
+    """`max_tokens` and `seed` are resolved; stop strings stay with the front, the grammar stands below."""
+    grammar: Grammar | None = None
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     eos_ids: tuple[int, ...] = ()
     priority: int = 0
@@ -288,11 +297,30 @@ class TextResult(Msg, tag="text_result"):
 
 TextOut = TextReady | TextResult
 
+
+# --- front to grammar process, and back -------------------------------------------------------
+
+
+class GrammarJob(Msg, tag="grammar_job"):
+    """Try a grammar."""
+
+    key: str
+    grammar: Grammar
+
+
+class GrammarResult(Msg, tag="grammar_result"):
+    key: str
+    error: str = ""
+    """Why it cannot be used; the request fails with grammar_invalid."""
+
+
 _encode = msgspec.msgpack.Encoder().encode
 engine_in = msgspec.msgpack.Decoder(EngineIn)
 engine_out = msgspec.msgpack.Decoder(EngineOut)
 text_in = msgspec.msgpack.Decoder(TextIn)
 text_out = msgspec.msgpack.Decoder(TextOut)
+grammar_in = msgspec.msgpack.Decoder(GrammarJob)
+grammar_out = msgspec.msgpack.Decoder(GrammarResult)
 
 
 def pack(message: Msg) -> bytes:

@@ -35,6 +35,10 @@ SAMPLING = p.SamplingParams(
     prompt_logprobs=1,
     bad_words=("no",),
     allowed_token_ids=(1, 2, 3),
+    json_schema={"type": "object", "properties": {"a": {"enum": [1, "x", None]}}},
+    regex="a+",
+    grammar='start: "a"',
+    choice=("yes", "no"),
 )
 CALLS = [{"function": {"name": "f", "arguments": {"x": 1}}}]
 MESSAGES = [

@@ -185,6 +185,7 @@ class Rig:
             "requests": len(scheduler.requests),
             "kv": len(held),
             "parked": len(scheduler.admission._parked),
+            "held": scheduler.admission.num_held,
             "lanes": len(scheduler.admission.queue._lanes),
             "debts": len(scheduler.admission.queue._shares._deficits),
             "deadlines": len(scheduler._deadlines),
@@ -245,7 +246,7 @@ def build(
 
 def submit(key: str, prompt: Sequence[int], max_tokens: int | None = 12, **fields: Any) -> Submit:
     """Make a request; greedy unless it says otherwise."""
-    names = ("client", "eos_ids", "bad_word_ids", "priority", "deadline")
+    names = ("client", "eos_ids", "grammar", "bad_word_ids", "priority", "deadline")
     outer: dict[str, Any] = {"client": "c"}
     outer |= {name: fields.pop(name) for name in names if name in fields}
     sampling = SamplingParams(**({"temperature": 0.0, "seed": 0, "max_tokens": max_tokens} | fields))

@@ -53,7 +53,7 @@ class Progress(Reply, tag="progress"):
     total: int = 0
     """Prompt tokens computed and in all, in state prefill; bytes or steps in state loading."""
     reason: str = ""
-    """Why it waits: blocks, budget, slots, priority, loading."""
+    """Why it waits: blocks, budget, slots, priority, grammar, sibling, loading."""
 
 
 class TokenLogprob(Reply, array_like=True):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from .base import Request
 from .codes import Caps
+from .grammar import grammar_problem
 
 
 class SamplingParams(Request):
@@ -41,6 +43,14 @@ class SamplingParams(Request):
     prompt_logprobs: int | None = None
     bad_words: tuple[str, ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
+    json_schema: dict[str, Any] | None = None
+    """The output is JSON that this schema allows; {} = any JSON. One of this and the next three at most."""
+    regex: str | None = None
+    """The whole output matches this regular expression (syntax of Rust's regex crate; \\d is 0 to 9)."""
+    grammar: str | None = None
+    """The output follows this grammar, written in Lark as llguidance understands it; it begins at `start`."""
+    choice: tuple[str, ...] | None = None
+    """The output is one of these."""
 
     def problem(self) -> tuple[str, str] | None:
         """Return (field, message) of the first value out of range; None when all are sound.
@@ -57,8 +67,6 @@ class SamplingParams(Request):
                 return name, f"must be within {low} and {high}, got {value}"
         if self.top_p <= 0:
             return "top_p", "must be above 0"
-        if self.repetition_penalty <= 0:
-            return "repetition_penalty", "must be above 0"
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             return "min_tokens", f"{self.min_tokens} exceeds max_tokens {self.max_tokens}"
         for name, limit in _COUNTS:
@@ -76,7 +84,7 @@ class SamplingParams(Request):
                 return name, "token ids must not be negative"
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             return "allowed_token_ids", "must not be empty"
-        return None
+        return grammar_problem(self)
 
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
@@ -84,7 +92,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("top_k", 0, 2**31 - 1),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
-    ("repetition_penalty", 0.0, 100.0),
+    ("repetition_penalty", 0.01, 100.0),
     ("presence_penalty", -100.0, 100.0),
     ("frequency_penalty", -100.0, 100.0),
     ("seed", 0, 2**63 - 1),

@@ -67,6 +67,13 @@ class Text(Table):
 
 class Traffic(Table):
     record: bool = True
+class Grammar(Table):
+    """The process that tries grammars of structured output."""
+
+    timeout_s: Period = 5.0
+    """Processor time that one may take to compile; a request whose grammar takes more fails."""
+
+
     """Keep how long requests are and when they come; never their text."""
 
 
@@ -163,6 +170,7 @@ class Config(Table):
     text: Text = Text()
     traffic: Traffic = Traffic()
     metrics: Metrics = Metrics()
+    grammar: Grammar = Grammar()
     cost: Cost = Cost()
     slo: Slo = Slo()
     engine: Engine = Engine()

@@ -52,12 +52,13 @@ class Admission:
     and at most `skip_ahead` times; then everything waits for it.
     """
 
-    __slots__ = ("_blocked", "_kv", "_parked", "_skip_ahead", "gate", "queue")
+    __slots__ = ("_blocked", "_held", "_kv", "_parked", "_skip_ahead", "gate", "queue")
 
     def __init__(self, kv: KVManager, *, skip_ahead: int, ageing_s: float, quantum: int) -> None:
         self._kv = kv
         self._skip_ahead = skip_ahead
         self._parked: dict[int, list[Sequence]] = {}
+        self._held: dict[str, list[Sequence]] = {}
         self._blocked = (-1, 0)
         """Queue version and room of the last search in vain: no use in another until either is better."""
         self.queue = WaitingQueue(ageing_s=ageing_s, quantum=quantum)
@@ -65,12 +66,30 @@ class Admission:
         """Why sequences wait that were not even tried in the last step."""
 
     def __len__(self) -> int:
-        return len(self.queue) + sum(map(len, self._parked.values()))
+        return len(self.queue) + sum(map(len, self._parked.values())) + self.num_held
+
+    @property
+    def num_held(self) -> int:
+        """Sequences that may not run yet, whatever is free."""
+        return sum(map(len, self._held.values()))
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from self.queue
-        for siblings in self._parked.values():
-            yield from siblings
+        for waiting in (*self._parked.values(), *self._held.values()):
+            yield from waiting
+
+    def hold(self, seqs: list[Sequence], reason: str) -> None:
+        """Keep the sequences of one request out of the queue until `unhold`."""
+        for seq in seqs:
+            seq.wait_reason = reason
+        self._held[seqs[0].request] = list(seqs)
+
+    def unhold(self, request: str) -> list[Sequence]:
+        """Give up those that are held of a request."""
+        seqs = self._held.pop(request, [])
+        for seq in seqs:
+            seq.wait_reason = ""
+        return seqs
 
     def park(self, seq: Sequence, leader: Sequence) -> None:
         """Hold a sequence until its leader has computed the prompt they share."""
@@ -85,6 +104,12 @@ class Admission:
 
     def remove(self, seq: Sequence) -> None:
         """Take out a sequence that ends while it waits."""
+        held = self._held.get(seq.request)
+        if held is not None:
+            held.remove(seq)
+            if not held:
+                del self._held[seq.request]
+            return
         siblings = self._parked.get(seq.leader.key) if seq.leader else None
         if self.queue.remove(seq) or not siblings or seq not in siblings:
             return

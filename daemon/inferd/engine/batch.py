@@ -81,6 +81,10 @@ class Batch:
     seq_slots: NDArray[np.int32]  # [B] executor slot of each sequence
     draft_lens: NDArray[np.int32]  # [B] drafts at the end of each sequence's rows; 0 = none
     sampling_seqs: NDArray[np.int32]  # [S] indices into B of sequences that sample, in row order
+    masked_rows: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    """[K] those of R whose sequence follows a grammar."""
+    masks: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 0), np.int32))
+    """[K, vocab / 32] the tokens it allows: bit i of word w is token 32 w + i."""
     prompt_rows: tuple[tuple[int, int], ...] = ()
     """(index into B, wanted top) of sequences whose prompt rows need logprobs in this step."""
     enter: list[SlotInit] = field(default_factory=list)

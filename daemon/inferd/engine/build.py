@@ -14,8 +14,10 @@ from inferd.engine.ceilings import measure
 from inferd.engine.demand import demand_of
 from inferd.engine.device import device_uuid
 from inferd.engine.engine import Engine
+from inferd.engine.grammars import Grammars
 from inferd.engine.local import LocalExecutor
 from inferd.engine.scheduler import Scheduler
+from inferd.grammar.masks import MaskMaker
 from inferd.link import ModelCard
 from inferd.load.vocab import open_vocabulary
 from inferd.plugin.manifest import manifest
@@ -23,6 +25,8 @@ from inferd.plugin.types import KVGroupSize, ModelSpec
 from inferd_client.protocol import PluginInfo
 
 if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
     from inferd.engine.executor import Executor
     from inferd.engine.settings import WorkerSettings
     from inferd.load.vocab import Vocabulary
@@ -56,7 +60,7 @@ def build_engine(settings: WorkerSettings, progress: Progress | None = None) -> 
     vocabulary = open_vocabulary(Path(settings.path))
     _check_vocabulary(vocabulary, assembly.spec)
     loaded = _executor(assembly, report)
-    return _engine(assembly, loaded), _card(assembly, vocabulary, loaded)
+    return _engine(assembly, vocabulary, loaded), _card(assembly, vocabulary, loaded)
 
 
 class _Loaded(NamedTuple):
@@ -85,7 +89,7 @@ def _executor(assembly: Assembly, report: Progress) -> _Loaded:
     )
 
 
-def _engine(assembly: Assembly, loaded: _Loaded) -> Engine:
+def _engine(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> Engine:
     config, shape, resolution = assembly.engine, assembly.shape, assembly.resolution
     resolution.kv.bind(
         [KVGroupSize(shape.num_blocks, layout.group.window) for layout in assembly.layouts],
@@ -102,14 +106,16 @@ def _engine(assembly: Assembly, loaded: _Loaded) -> Engine:
         clock=time.monotonic,
         prefix_cache=config.prefix_cache,
     )
-    builder = BatchBuilder(shape, len(assembly.layouts))
+    vocab_size = assembly.spec.vocab_size
+    builder = BatchBuilder(shape, len(assembly.layouts), MaskMaker(vocab_size, config.threads))
     return Engine(
         scheduler,
         loaded.executor,
         resolution.draft,
         builder,
         clock=time.monotonic,
-        vocab_size=assembly.spec.vocab_size,
+        vocab_size=vocab_size,
+        grammars=Grammars(lambda: _grammar_tokenizer(vocabulary, vocab_size)),
         demand=demand_of(assembly.spec, assembly.layouts, loaded.weight_bytes),
         background=measure(assembly.device, config.threads, (_compute_format(assembly, loaded),), _cache(assembly)),
     )
@@ -122,6 +128,12 @@ def _compute_format(assembly: Assembly, loaded: _Loaded) -> str:
 
 def _cache(assembly: Assembly) -> Path | None:
     return Path(assembly.settings.cache) if assembly.settings.cache else None
+
+
+def _grammar_tokenizer(vocabulary: Vocabulary, vocab_size: int) -> LLTokenizer:
+    from inferd.grammar.tokenizer import make_tokenizer
+
+    return make_tokenizer(vocabulary, vocab_size)
 
 
 def _check_vocabulary(vocabulary: Vocabulary, spec: ModelSpec) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from inferd.engine.batch import Batch, SlotInit
+from inferd.grammar.masks import Constrained
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from inferd.engine.batch import Plan, Row
     from inferd.engine.request import Sequence
     from inferd.engine.shape import EngineShape
+    from inferd.grammar.masks import MaskMaker
 
 
 class _Step(NamedTuple):
@@ -39,7 +41,8 @@ class BatchBuilder:
     computed, and managers never exchange a block under computed tokens.
     """
 
-    def __init__(self, shape: EngineShape, num_groups: int) -> None:
+    def __init__(self, shape: EngineShape, num_groups: int, masks: MaskMaker | None = None) -> None:
+        """`masks` is needed where sequences follow grammars."""
         self._block_size = shape.block_size
         most_seqs, most_tokens = shape.max_sequences, shape.token_budget
         self._tables = np.zeros((num_groups, most_seqs, shape.max_blocks), np.int32)
@@ -50,6 +53,8 @@ class BatchBuilder:
         self._context_lens = np.zeros(most_seqs, np.int32)
         self._seq_slots = np.zeros(most_seqs, np.int32)
         self._draft_lens = np.zeros(most_seqs, np.int32)
+        self._masks = masks
+        self._no_masks = np.empty(0, np.int32), np.empty((0, 0), np.int32)
         self._no_drafts = np.zeros(most_seqs, np.int32)
         self._arange = np.arange(max(most_tokens, most_seqs) + 1, dtype=np.int32)
 
@@ -59,9 +64,12 @@ class BatchBuilder:
         for seq in plan.entered:
             self._write_tables(seq, 0, len(seq.tables[0]) if seq.tables else 0)
         step = self._decode_step(rows) if counts.decode == len(rows) else self._ragged_step(plan)
+        masked_rows, masks = self._grammar_masks([rows[b] for b in step.sampling_seqs.tolist()])
         return Batch(
             counts=counts,
             **step._asdict(),
+            masked_rows=masked_rows,
+            masks=masks,
             prompt_rows=_prompt_rows(rows, counts.decode + counts.verify),
             enter=[_slot_init(seq) for seq in plan.entered],
             leave=list(plan.left),
@@ -195,6 +203,21 @@ class BatchBuilder:
             return ends - 1
         offsets = np.cumsum(counts) - counts
         return (self._arange[:total] + np.repeat(ends - counts - offsets, counts)).astype(np.int32)
+
+    def _grammar_masks(self, sampling: list[Row]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the rows of R that follow a grammar, and the mask of each."""
+        constrained: list[Constrained] = []
+        masked_rows: list[int] = []
+        at = 0
+        for row in sampling:
+            if row.seq.matcher is not None:
+                constrained.append(Constrained(row.seq.matcher, row.drafts))
+                masked_rows += range(at, at + len(row.drafts) + 1)
+            at += len(row.drafts) + 1
+        if not constrained:
+            return self._no_masks
+        assert self._masks is not None
+        return np.array(masked_rows, np.int32), self._masks.make(constrained)
 
 
 def _prompt_rows(rows: list[Row], first: int) -> tuple[tuple[int, int], ...]:

@@ -43,10 +43,14 @@ class Committed(NamedTuple):
 def commit_row(row: Row, output: RowOutput) -> Committed:
     """Append a row's ids to its sequence up to a stop; set its counts and, at its end, its finish.
 
-    Drafts past a stop count neither as accepted nor as output.
+    Drafts past a stop count neither as accepted nor as output; nor does what follows the end of a grammar, which
+    stops the output even where that is its last token in length.
     """
     seq = row.seq
     ids, logprobs, _ = output
+    num_sampled = len(ids)
+    if seq.matcher is not None:
+        ids = ids[: seq.matcher.accept(ids)]
     count, seq.finish, seq.stop_token = cut(
         ids,
         num_output=len(seq.tokens) - seq.num_prompt,
@@ -54,11 +58,13 @@ def commit_row(row: Row, output: RowOutput) -> Committed:
         min_tokens=seq.sampling.min_tokens,
         stop_ids=seq.stop_ids,
     )
+    if seq.matcher is not None and seq.matcher.complete and count == len(ids):
+        seq.finish = "stop"
     kept = tuple(ids[:count])
     seq.tokens.extend(kept)
     if row.drafts:
         seq.drafted += len(row.drafts)
-        seq.accepted += min(count, len(ids) - 1)
+        seq.accepted += min(count, num_sampled - 1)
     return Committed(kept, None if logprobs is None else tuple(logprobs[:count]))
 
 

@@ -12,6 +12,7 @@ from inferd.engine.demand import Demand
 from inferd.engine.report import Work, seq_states, step_stats
 from inferd.engine.request import Sequence
 from inferd.link import SeqError, StepReport
+from inferd_client.protocol import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from inferd.engine.batch import Plan
     from inferd.engine.builder import BatchBuilder
     from inferd.engine.executor import Executor
+    from inferd.engine.grammars import Grammars
     from inferd.engine.scheduler import Drafts, Scheduler
     from inferd.link import Ceilings, DeviceUse, SeqOutput, SeqState, Submit
     from inferd.plugin.contracts import DraftModel
@@ -43,6 +45,7 @@ class Engine:
         *,
         clock: Callable[[], float] = time.monotonic,
         vocab_size: int | None = None,
+        grammars: Grammars | None = None,
         demand: Demand | None = None,
         background: Iterator[Ceilings | None] = iter(()),
     ) -> None:
@@ -53,6 +56,7 @@ class Engine:
         self.builder = builder
         self._clock = clock
         self._vocab_size = vocab_size
+        self._grammars = grammars
         self._demand = demand or Demand()
         self._background = background
         self._in_flight: deque[Plan] = deque()
@@ -70,8 +74,16 @@ class Engine:
         max_tokens = resolve_max_tokens(submit, self.scheduler.shape)
         if isinstance(max_tokens, SeqError):
             self._errors.append(max_tokens)
+            return
+        seqs = self._expand(submit, max_tokens)
+        if submit.grammar is None:
+            self.scheduler.add(seqs)
+        elif self._grammars is None:
+            text = "this engine follows no grammars"
+            self._errors.append(SeqError(key=submit.key, code=Code.GRAMMAR_INVALID, message=text))
         else:
-            self.scheduler.add(self._expand(submit, max_tokens))
+            self.scheduler.add(seqs, hold="grammar")
+            self._grammars.begin(seqs, submit.grammar)
 
     def abort(self, key: str, choice: int | None = None) -> None:
         """End a request, or one choice of it; nothing more is reported of it."""
@@ -81,7 +93,7 @@ class Engine:
 
     def step(self) -> StepReport:
         """Run one step: the loop of the engine."""
-        errors, self._errors = self._errors + self.scheduler.expire(self._clock()), []
+        errors, self._errors = self._errors + self.scheduler.expire(self._clock()) + self._release_compiled(), []
         outputs: list[SeqOutput] = []
         work = Work(self._demand)
         plan = self.scheduler.schedule(self._drafts())
@@ -119,6 +131,24 @@ class Engine:
     def close(self) -> None:
         """Release the device and end the ranks."""
         self.executor.close()
+        if self._grammars is not None:
+            self._grammars.close()
+
+    def _release_compiled(self) -> list[SeqError]:
+        """Queue the requests whose grammar is ready, fail those that have none."""
+        if self._grammars is None:
+            return []
+        if self.scheduler.all_held:
+            self._grammars.pause()
+        errors: list[SeqError] = []
+        for request, error in self._grammars.settled():
+            if request not in self.scheduler.requests:
+                continue  # it ended meanwhile
+            if error:
+                errors.append(self.scheduler.fail(request, Code.GRAMMAR_INVALID, error))
+            else:
+                self.scheduler.release(request)
+        return errors
 
     def _expand(self, submit: Submit, max_tokens: int) -> list[Sequence]:
         """Make one sequence per choice; choice i samples with seed + i."""

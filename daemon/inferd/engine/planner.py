@@ -107,11 +107,14 @@ class Planner:
         self._running.decoding.sort(key=lambda seq: seq.key not in left_out)
 
     def _usable(self, seq: Sequence, drafts: Drafts, spare: int) -> tuple[int, ...]:
-        """Cut a proposal to what the budget, the request and the attention backend take."""
+        """Cut a proposal to what the budget, the request, its grammar and the attention backend take."""
         guess = drafts.get(seq.key)
         if not guess or seq.num_uncomputed != 1:
             return ()
-        return tuple(guess[: max(0, min(spare, self._max_draft, seq.limit - len(seq.tokens)))])
+        guess = guess[: max(0, min(spare, self._max_draft, seq.limit - len(seq.tokens)))]
+        if guess and seq.matcher is not None:
+            guess = guess[: seq.matcher.allowed(guess)]
+        return tuple(guess)
 
     def _make_room(self, seq: Sequence, guess: tuple[int, ...], preempted: list[Sequence]) -> tuple[int, ...] | None:
         """Allocate for a row: first without its drafts, then at the cost of others. None = it gives way."""

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from inferd.grammar.matcher import Matcher
     from inferd.plugin.contracts import BlockTables
     from inferd_client.protocol import FinishReason, SamplingParams, TokenLogprob
 
@@ -65,6 +66,8 @@ class Sequence:
     first_scheduled: float | None = None
     reusable: bool = True
     """False: its numerics were bad, so its cached prefixes are forgotten when it is released."""
+    matcher: Matcher | None = None
+    """How far the output has come in its grammar; None = it follows none, or that is not compiled yet."""
     wait_reason: str = ""
     finish: FinishReason | None = None
     stop_token: int | None = None

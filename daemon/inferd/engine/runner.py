@@ -127,6 +127,8 @@ class Runner:
         for init in batch.enter:
             self._sampler.enter(init)
             if init.sampling.prompt_logprobs is not None:
+        if len(batch.masked_rows):
+            self._sampler.watch(batch.row_slots[batch.masked_rows].tolist())
                 self._prompts[init.slot] = init.tokens[: init.num_prompt]
 
     def _choose(self, batch: Batch, forward: Forward) -> list[RowOutput]:
@@ -173,4 +175,4 @@ def _error(rows: SampleRows, row: int, *, bad: bool) -> str:
     position = int(rows.positions[row])
     if bad:
         return f"the model gave no finite logits at position {position}"
-    return f"no token is left at position {position}: allowed_token_ids, bad_words and min_tokens exclude all"
+    return f"no token is left at position {position}: allowed_token_ids, bad_words, min_tokens or a grammar exclude all"

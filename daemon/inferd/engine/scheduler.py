@@ -75,23 +75,45 @@ class Scheduler:
         return bool(self._requests) or self._steps_in_flight > 0
 
     @property
+    def all_held(self) -> bool:
+        """True when there is work, but none that may run yet."""
+        waiting = len(self.admission)
+        return 0 < waiting == self.admission.num_held and not len(self.running) and not self.running.held
+
+    @property
     def requests(self) -> dict[str, list[Sequence]]:
         """Unfinished sequences by request; to be read only."""
         return self._requests
 
-    def add(self, seqs: list[Sequence]) -> None:
-        """Queue the sequences of one request, choice 0 first."""
+    def add(self, seqs: list[Sequence], *, hold: str = "") -> None:
+        """Queue the sequences of one request, choice 0 first; with `hold`, a reason, at its `release` only."""
         first = seqs[0]
         assert first.request not in self._requests, f"request {first.request!r} is queued twice"
         unfinished = self._requests[first.request] = list(seqs)
         self._deadlines.add(first.deadline, "deadline", unfinished)
         self._deadlines.add(first.queue_deadline, "queue", unfinished)
         self.journal.changed(first.request)
+        if hold:
+            self.admission.hold(seqs, hold)
+        else:
+            self._queue(seqs)
+
+    def release(self, request: str) -> None:
+        """Queue what is held of a request."""
+        self.journal.changed(request)
+        self._queue(self.admission.unhold(request))
+
+    def _queue(self, seqs: list[Sequence]) -> None:
         for seq in seqs:
-            if seq.leader is not None and self._siblings_wait:
-                self.admission.park(seq, seq.leader)
+            leader = seq.leader
+            if leader is not None and self._siblings_wait and leader.phase is not Phase.FINISHED:
+                self.admission.park(seq, leader)
             else:
                 self.admission.queue.push(seq)
+
+    def fail(self, request: str, code: Code, message: str) -> SeqError:
+        """End all of an unfinished request with an error."""
+        return self._fail(self._requests[request][0], code, message)
 
     def abort(self, request: str, choice: int | None = None) -> None:
         """End a request or one choice of it, in whatever state; unknown ones have ended already."""
@@ -135,7 +157,7 @@ class Scheduler:
 
     def _check_stuck(self) -> None:
         """Raise when there is work, nothing in flight and still nothing to run: that is a bug."""
-        if self._requests and not self._steps_in_flight:
+        if self._requests and not self._steps_in_flight and not self.all_held:
             raise RuntimeError(
                 f"nothing to run although {len(self.running)} sequences run and {len(self.admission)} wait; "
                 f"{self.kv.stats().free_blocks} of {self.kv.stats().total_blocks} blocks are free"
@@ -164,6 +186,9 @@ class Scheduler:
                 add_prompt_logprobs(row, out.prompt_logprobs.get(index, ()))
             if result is None:
                 self._computed(seq, row.start + row.num_tokens)
+            elif seq.matcher is not None and (why := seq.matcher.error):
+                where = f"after {seq.num_output} tokens: {why}"
+                errors.append(self._fail(seq, Code.GRAMMAR_INVALID, where))
             elif result.ids:
                 outputs.append(self._take(row, result))
             else:

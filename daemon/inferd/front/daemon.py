@@ -11,6 +11,7 @@ from inferd.front.data import DataCalls
 from inferd.front.dispatch import Dispatcher
 from inferd.front.errors import Refusal
 from inferd.front.events import Events
+from inferd.front.grammars import Grammars
 from inferd.front.hardware import Hardware
 from inferd.front.intake import Intake
 from inferd.front.ledger import Ledger
@@ -57,6 +58,7 @@ class FrontDaemon:
         default: str,
         engine_module: str,
         text_module: str,
+        grammar_module: str | None,
         script: dict[str, Any] | None = None,
         must_load: bool = False,
     ) -> None:
@@ -74,8 +76,11 @@ class FrontDaemon:
         self.models = models = Models(config, catalog, ledger, workers, loop, metrics, log, default=default)
         self.hardware = hardware = Hardware(ledger, memory, models.all)
         self.accounts = accounts = Accounts(config, hardware, models.all, loop)
-        self.requests = requests = Requests(settings, sessions, models, texts, accounts, loop, metrics, log)
-        intake = Intake(settings, requests, sessions, models, texts, loop, metrics)
+        self.grammars = grammars = Grammars(
+            grammar_module, config.grammar.timeout_s, paths.runtime, sockets.context, loop, metrics, log
+        )
+        self.requests = requests = Requests(settings, sessions, models, texts, grammars, accounts, loop, metrics, log)
+        intake = Intake(settings, requests, sessions, models, texts, grammars, loop, metrics)
         self.traffic = traffic = TrafficKeeper(paths.state, enabled=config.traffic.record, loop=loop, log=log)
         requests.on_open, requests.on_close = traffic.arrived, traffic.ended
         self.status = status = StatusBuilder(
@@ -150,6 +155,7 @@ class FrontDaemon:
         self.hardware.close()
         self.workers.close()
         self.texts.close()
+        self.grammars.close()
 
     def _model_opened(self, model: Model) -> None:
         self.texts.open(model.name, model.path, self.models.chat_template(model.name))

@@ -52,6 +52,7 @@ def _serve(config: Config, script: Script, paths: RuntimePaths) -> int:
         default=script.models[0],
         engine_module="inferd.engine.scripted",
         text_module="inferd.front.fake_text",
+        grammar_module=None,  # the script says what is answered
         script=msgspec.to_builtins(script),
         announce=lambda: print("ready", paths.runtime, flush=True),
     )

@@ -14,11 +14,13 @@ from inferd.front.errors import Refusal
 from inferd.front.model import POISONOUS
 from inferd.front.records import Choice, Request, Session
 from inferd.front.validate import check_generate, check_prompt
+from inferd.grammar.source import grammar_of, without_grammar
 from inferd.link import Submit, TextJob, TextResult
 from inferd_client.protocol import Accepted, Code
 
 if TYPE_CHECKING:
     from inferd.config.schema import Daemon
+    from inferd.front.grammars import Grammars
     from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.models import Models
@@ -41,6 +43,7 @@ class Intake:
         sessions: Sessions,
         models: Models,
         texts: Texts,
+        grammars: Grammars,
         loop: Loop,
         metrics: Metrics,
     ) -> None:
@@ -49,6 +52,7 @@ class Intake:
         self._sessions = sessions
         self._models = models
         self._texts = texts
+        self._grammars = grammars
         self._loop = loop
         self._metrics = metrics
 
@@ -63,7 +67,7 @@ class Intake:
         request = self._requests.open(session, message, model)
         if message.keep_alive_s is not None:
             model.keep_alive_s = message.keep_alive_s
-        self._begin_text(request)
+        self._begin_grammar(request)
 
     def _check_room(self, session: Session) -> None:
         full = None
@@ -80,6 +84,26 @@ class Intake:
                 retry_after_ms=self._metrics.retry_after_ms(self._requests.num_queued, self._loop.clock()),
                 retry_safe=True,
             )
+
+    # --- grammar ---------------------------------------------------------------------------------
+
+    def _begin_grammar(self, request: Request) -> None:
+        """Have a grammar tried before anything is done for its request."""
+        grammar = request.grammar = grammar_of(request.message.sampling)
+        if grammar is None:
+            self._begin_text(request)
+            return
+        request.state, request.reason = "waiting", "grammar"
+        self._grammars.check(request.key, request.session.number, grammar, lambda why: self._grammar_done(request, why))
+
+    def _grammar_done(self, request: Request, why: str) -> None:
+        if request.ended:
+            return
+        if why:
+            self._requests.fail(request, grammar_refusal(request, why))
+            return
+        request.state, request.reason = "text", ""
+        self._begin_text(request)
 
     # --- text -----------------------------------------------------------------------------------
 
@@ -158,8 +182,9 @@ class Intake:
                 client=str(request.session.number),
                 prompt=prompt,
                 sampling=msgspec.structs.replace(
-                    sampling, max_tokens=request.max_tokens, seed=request.seed, stop=(), bad_words=()
+                    without_grammar(sampling), max_tokens=request.max_tokens, seed=request.seed, stop=(), bad_words=()
                 ),
+                grammar=request.grammar,
                 bad_word_ids=request.bad_word_ids,
                 eos_ids=card.eos_ids,
                 priority=message.priority,
@@ -169,6 +194,12 @@ class Intake:
             )
         )
         self._requests.send(request, Accepted(id=request.id, prompt_tokens=len(prompt), max_tokens=request.max_tokens))
+
+
+def grammar_refusal(request: Request, why: str) -> Refusal:
+    """Return the error of a request whose grammar cannot be used."""
+    kind = request.grammar.kind if request.grammar is not None else "grammar"
+    return Refusal(Code.GRAMMAR_INVALID, f"{kind}: {why}", field=f"sampling.{kind}")
 
 
 def _digest(prompt: list[int], message: Generate) -> bytes:

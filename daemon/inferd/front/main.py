@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ENGINE_MODULE = "inferd.engine.worker"
 TEXT_MODULE = "inferd.text"
+GRAMMAR_MODULE = "inferd.grammar"
 FILES = 16384
 SETTINGS_HINT = " (`inferd config show --origin` says where each setting comes from)"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -54,6 +55,7 @@ def run(
     default: str,
     engine_module: str,
     text_module: str = TEXT_MODULE,
+    grammar_module: str | None = GRAMMAR_MODULE,
     script: dict[str, Any] | None = None,
     must_load: bool = False,
     announce: Callable[[], None] = lambda: None,
@@ -77,6 +79,7 @@ def run(
             default=default,
             engine_module=engine_module,
             text_module=text_module,
+            grammar_module=grammar_module,
             script=script,
             must_load=must_load,
         )

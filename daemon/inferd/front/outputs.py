@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inferd.front.errors import Refusal
+from inferd.front.intake import grammar_refusal
 from inferd.front.outbox import Piece
 from inferd.link import Abort
+from inferd_client.protocol import Code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from inferd.link import SeqError, SeqOutput, SeqState, StepReport
     from inferd.log import Logger
     from inferd.metrics import Metrics
-    from inferd_client.protocol import Code, TokenLogprob
+    from inferd_client.protocol import TokenLogprob
 
 
 class Outputs:
@@ -79,6 +81,9 @@ class Outputs:
             self._requests.started(request)
 
     def _error(self, request: Request, error: SeqError) -> None:
+        if error.code == Code.GRAMMAR_INVALID:
+            self._requests.fail(request, grammar_refusal(request, error.message))
+            return
         refusal = Refusal(error.code, error.message, field=error.field, limit=error.limit, retry_safe=False)
         self._requests.fail(request, refusal)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from inferd.front.detok import TextStream
     from inferd.front.loop import Timer
     from inferd.front.model import Model
+    from inferd.link import Grammar
     from inferd_client.protocol import FinishReason, Generate
 
 State = Literal["loading", "text", "waiting", "prefill", "decode", "preempted"]
@@ -100,6 +101,7 @@ class Request:
     prompt: list[int] | None = None
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     max_tokens: int = 0
+    grammar: Grammar | None = None
     seed: int = 0
     digest: bytes = b""
     choices: list[Choice] = field(default_factory=list)

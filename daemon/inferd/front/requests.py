@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from inferd.config.schema import Daemon
     from inferd.front.accounts import Accounts
     from inferd.front.loop import Loop
+    from inferd.front.grammars import Grammars
     from inferd.front.model import Model
     from inferd.front.models import Models
     from inferd.front.sessions import Sessions
@@ -43,6 +44,7 @@ class Requests:
         models: Models,
         texts: Texts,
         accounts: Accounts,
+        grammars: Grammars,
         loop: Loop,
         metrics: Metrics,
         log: Logger,
@@ -52,6 +54,7 @@ class Requests:
         self._models = models
         self._texts = texts
         self._accounts = accounts
+        self._grammars = grammars
         self._loop = loop
         self._metrics = metrics
         self._log = log
@@ -247,6 +250,7 @@ class Requests:
             "request",
             id=request.id,
             client=request.session.name,
+            self._grammars.cancel(request.key)
             model=model.name,
             end=str(how),
             prompt_tokens=request.num_prompt,

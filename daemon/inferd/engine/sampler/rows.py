@@ -19,6 +19,8 @@ class SampleRows(NamedTuple):
     positions: NDArray[np.int64]  # [R] absolute position of the token to choose
     offsets: NDArray[np.int64]  # [S + 1] rows of each sequence
     drafts: list[list[int]]  # [S] draft tokens; row j of a sequence stands after the first j of them
+    masked: NDArray[np.int32] | None = None  # [K] rows that follow a grammar; None = there are none
+    masks: NDArray[np.int32] | None = None  # [K, vocab / 32] the tokens their grammars allow, as bits
 
     @property
     def num_seqs(self) -> int:
@@ -45,6 +47,8 @@ def sample_rows(batch: Batch) -> SampleRows:
         positions=batch.positions[batch.sample_rows].astype(np.int64) + 1,
         offsets=offsets,
         drafts=drafts,
+        masked=batch.masked_rows if len(batch.masked_rows) else None,
+        masks=batch.masks,
     )
 
 

@@ -17,6 +17,7 @@ import torch
 from inferd.engine.sampler.edits import SlotEdits, apply_penalties
 from inferd.engine.sampler.filters import apply_min_p, apply_top_k, apply_top_p
 from inferd.engine.sampler.history import History
+from inferd.engine.sampler.masks import apply_masks
 from inferd.engine.sampler.noise import gumbel, row_keys
 from inferd.engine.sampler.params import SlotParams
 
@@ -60,6 +61,11 @@ class Sampler:
         self.host_slots.discard(slot)
         self._history.leave(slot)
 
+    def watch(self, slots: Sequence[int]) -> None:
+        """Have the logits of these slots kept from now on: their sequences follow grammars."""
+        self.params.choice["keep"][slots] = 1
+        self.host_slots.update(slots)
+
     def accept(self, slot: int, ids: Sequence[int]) -> None:
         """Record the tokens a sequence got."""
         if slot in self._history:
@@ -70,11 +76,13 @@ class Sampler:
     def sample(self, logits: torch.Tensor, rows: SampleRows, chosen: Sequence[int] | None = None) -> Sampled:
         """Choose a token for each row of float32 logits [R, vocab], which are left as they are.
 
-        `chosen` are the tokens that the native kernel found (-1: bad logits); they stand, but for rows with edits or
-        penalties, and only the logits of such rows are read.
+        `chosen` are the tokens that the native kernel found (-1: bad logits); they stand, but for rows with edits,
+        penalties or a grammar, and only the logits of such rows are read.
         """
         slots = rows.slots
         own = self.params.edited[slots] | self.params.penalised[slots]
+        if rows.masked is not None:
+            own[rows.masked] = True
         if chosen is None:
             return self._choose(logits, rows, np.arange(len(slots)), edits=bool(own.any()))
         ids, bad, empty = list(chosen), [token < 0 for token in chosen], [False] * len(chosen)
@@ -90,6 +98,8 @@ class Sampler:
         work = logits
         if edits:
             work = logits.clone()
+            if rows.masked is not None and rows.masks is not None:
+                apply_masks(work, np.searchsorted(index, rows.masked).astype(np.int32), rows.masks)
             self._edit(work, rows, index)
             self._penalise(work, rows, index)
         peaks, ids = work.max(-1)

@@ -1,0 +1,1 @@
+"""Structured output: grammars are tried in a process that may die, compiled beside the step loop, applied as masks."""
