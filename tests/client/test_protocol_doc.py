@@ -79,12 +79,12 @@ def test_limits():
         "logit_bias": [caps.LOGIT_BIAS],
         "bad_words": [caps.BAD_WORDS],
         "allowed_token_ids": [caps.ALLOWED_TOKEN_IDS],
-    }
-
-
         "choice": [caps.CHOICES],
         "json_schema, regex, grammar, choice": [caps.GRAMMAR_BYTES],
         "json_schema": [caps.GRAMMAR_DEPTH],
+    }
+
+
 def test_sockets_and_reconnect_times():
     files = [row[0] for row in table_after("## Sockets")]
     names = (endpoints.DATA_SOCKET, endpoints.CONTROL_SOCKET, endpoints.EVENTS_SOCKET, endpoints.LOCK_FILE)

@@ -65,8 +65,6 @@ class Text(Table):
     max_output_chars: Count = 8_000_000
 
 
-class Traffic(Table):
-    record: bool = True
 class Grammar(Table):
     """The process that tries grammars of structured output."""
 
@@ -74,6 +72,8 @@ class Grammar(Table):
     """Processor time that one may take to compile; a request whose grammar takes more fails."""
 
 
+class Traffic(Table):
+    record: bool = True
     """Keep how long requests are and when they come; never their text."""
 
 
@@ -168,9 +168,9 @@ class Config(Table):
     paths: Paths = Paths()
     daemon: Daemon = Daemon()
     text: Text = Text()
+    grammar: Grammar = Grammar()
     traffic: Traffic = Traffic()
     metrics: Metrics = Metrics()
-    grammar: Grammar = Grammar()
     cost: Cost = Cost()
     slo: Slo = Slo()
     engine: Engine = Engine()

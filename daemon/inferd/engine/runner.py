@@ -127,9 +127,9 @@ class Runner:
         for init in batch.enter:
             self._sampler.enter(init)
             if init.sampling.prompt_logprobs is not None:
+                self._prompts[init.slot] = init.tokens[: init.num_prompt]
         if len(batch.masked_rows):
             self._sampler.watch(batch.row_slots[batch.masked_rows].tolist())
-                self._prompts[init.slot] = init.tokens[: init.num_prompt]
 
     def _choose(self, batch: Batch, forward: Forward) -> list[RowOutput]:
         rows = sample_rows(batch)

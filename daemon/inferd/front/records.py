@@ -99,9 +99,9 @@ class Request:
     """Counts against the queue limit; until it first runs."""
     submitted: bool = False
     prompt: list[int] | None = None
+    grammar: Grammar | None = None
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
     max_tokens: int = 0
-    grammar: Grammar | None = None
     seed: int = 0
     digest: bytes = b""
     choices: list[Choice] = field(default_factory=list)

@@ -16,8 +16,8 @@ from inferd_client.protocol import Accepted, Code, Done, Error, Progress
 if TYPE_CHECKING:
     from inferd.config.schema import Daemon
     from inferd.front.accounts import Accounts
-    from inferd.front.loop import Loop
     from inferd.front.grammars import Grammars
+    from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.models import Models
     from inferd.front.sessions import Sessions
@@ -43,8 +43,8 @@ class Requests:
         sessions: Sessions,
         models: Models,
         texts: Texts,
-        accounts: Accounts,
         grammars: Grammars,
+        accounts: Accounts,
         loop: Loop,
         metrics: Metrics,
         log: Logger,
@@ -53,8 +53,8 @@ class Requests:
         self._sessions = sessions
         self._models = models
         self._texts = texts
-        self._accounts = accounts
         self._grammars = grammars
+        self._accounts = accounts
         self._loop = loop
         self._metrics = metrics
         self._log = log
@@ -244,13 +244,13 @@ class Requests:
                 model.channel.send(Abort(key=request.key))
         else:
             self._texts.cancel(request.key)
+            self._grammars.cancel(request.key)
         self._models.released(model)
         self.on_close(request, str(how))
         self._log.info(
             "request",
             id=request.id,
             client=request.session.name,
-            self._grammars.cancel(request.key)
             model=model.name,
             end=str(how),
             prompt_tokens=request.num_prompt,

@@ -1,4 +1,4 @@
-"""What a request asks its output to look like, taken out of its sampling parameters. No llguidance: the front reads it."""
+"""What a request asks its output to look like, taken out of its parameters. Without llguidance: the front reads it."""
 
 from __future__ import annotations
 
