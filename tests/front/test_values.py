@@ -28,6 +28,16 @@ def client(served: Daemon) -> Raw:
     return served.client()
 
 
+USER = {"role": "user", "content": "x"}
+
+
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        value = {"a": [value]} if levels > 100 else {"a": value}
+    return value
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prompt": 7}, "prompt"),
     ({"prompt": None, "prompt_ids": "abc"}, "prompt_ids"),
@@ -48,6 +58,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"sampling": {"temperature": "hot"}}, "sampling.temperature"),
     ({"sampling": {"temperature": float("inf")}}, "sampling.temperature"),
     ({"sampling": {"min_tokens": 10**9, "max_tokens": 4}}, "sampling.min_tokens"),
+    ({"prompt": None, "messages": [{"role": "r" * 257, "content": "x"}]}, "messages[0].role"),
+    ({"prompt": None, "messages": [{**USER, "name": "n" * 257}]}, "messages[0].name"),
+    ({"prompt": None, "messages": [{**USER, "tool_calls": [{}] * 129}]}, "messages[0].tool_calls"),
+    ({"prompt": None, "messages": [{**USER, "tool_calls": [deep(33)]}]}, "messages[0].tool_calls"),
+    ({"prompt": None, "messages": [USER] * 4097}, "messages"),
+    ({"prompt": None, "messages": [USER], "tools": [{}] * 129}, "tools"),
+    ({"prompt": None, "messages": [USER], "tools": [deep(33)]}, "tools"),
+    ({"prompt": None, "messages": [USER], "tools": [deep(200)]}, "tools"),
+    ({"prompt": None, "messages": [USER], "template_args": dict.fromkeys(map(str, range(65)))}, "template_args"),
+    ({"prompt": None, "messages": [USER], "template_args": {"a" * 257: 1}}, "template_args"),
+    ({"prompt": None, "messages": [USER], "template_args": {"a": [1]}}, "template_args.a"),
+    ({"keep_alive_s": float("nan")}, "keep_alive_s"),
     ({"priority": "high"}, "priority"),
     ({"deadline_ms": -5}, "deadline_ms"),
     ({"model": "a\0b"}, "model"),
@@ -56,7 +78,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "field"), WRONG, ids=[str(fields)[:60] for fields, _ in WRONG])
+@pytest.mark.parametrize(("fields", "field"), WRONG, ids=[f"{i}-{field}" for i, (_, field) in enumerate(WRONG)])
 def test_a_wrong_value_is_named(client: Raw, fields: dict[str, Any], field: str) -> None:
     good = client.generate("good")
     raw = {"type": "generate", "id": "bad", "prompt": "x", **fields}
@@ -73,6 +95,50 @@ def test_a_null_where_none_is_allowed_is_named(client: Raw) -> None:
     client.data.send_multipart([p.HEADER, msgspec.msgpack.encode(raw)])
     error = client.until("null", p.Error)
     assert (error.code, error.field) == (p.Code.INVALID_PARAM, "sampling")
+
+
+def test_what_is_just_within_the_limits_is_served(client: Raw) -> None:
+    turn = p.Message(role="r" * 256, content="x", tool_calls=[{"function": deep(31)}] * 128)
+    tools, arguments = [deep(32)] * 128, dict.fromkeys(map(str, range(64)))
+    request = client.generate(None, messages=[turn], tools=tools, template_args=arguments, max_tokens=1)
+    assert isinstance(client.finish(request), p.Done)
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (p.Load(id="c", model="fake", keep_alive_s=float("nan")), "keep_alive_s"),
+        (p.Drain(id="c", timeout_s=float("nan")), "timeout_s"),
+        (p.Load(id="c", model="x" * 513), "model"),
+        (p.Unload(id="c", model="a\0b"), "model"),
+    ],
+)
+def test_calls_of_the_control_socket_are_checked_too(client: Raw, call: Any, field: str) -> None:
+    error = client.call(call)
+    assert (error.code, error.field) == (p.Code.INVALID_PARAM, field)
+    assert client.run("goes on")[0] == "goes on"
+
+
+def test_unfinished_requests_hold_a_bounded_number_of_bytes() -> None:
+    """A full queue of the largest prompts would be gigabytes."""
+    with daemon(load_s=1.5, context=10**7, config={"daemon": {"max_pending_bytes": 1_000_000}}) as running:
+        client = running.client()
+        first = client.generate("x" * 60_000, max_tokens=1)
+        second = client.generate("y" * 60_000, max_tokens=1)
+        error = client.finish(second)
+        assert (error.code, error.retry_safe) == (p.Code.OVERLOADED, True)
+        assert "daemon.max_pending_bytes" in error.message
+        assert error.retry_after_ms
+        client.send(p.Tokenize(id="t", text="z" * 60_000))
+        assert client.until("t", p.Error).code == p.Code.OVERLOADED
+        assert isinstance(client.finish(first), p.Done)
+        for i in range(3):  # what ended is given back, by whatever way it ended
+            client.send(p.Tokenize(id=f"t{i}", text="z" * 60_000))
+            assert client.until(f"t{i}", p.Tokenized)
+            request = client.generate("x" * 60_000, ignore_eos=True)
+            client.until(request, p.Accepted)
+            client.call(p.Cancel(id=f"c{i}", request=request))
+            client.finish(request)
 
 
 LYING = [

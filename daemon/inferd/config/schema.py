@@ -35,6 +35,8 @@ class Daemon(Table):
     """Requests that may wait over all clients and models."""
     max_client_requests: Count = 256
     """Unfinished requests of one client."""
+    max_pending_bytes: Count = 512 * 1024 * 1024
+    """Of all unfinished requests together, as text and as token ids."""
     max_clients: Count = 1024
     max_frame: Count = 8 * 1024 * 1024
     heartbeat_s: Period = 1.0
@@ -55,7 +57,7 @@ class Daemon(Table):
     drain_s: Seconds = 30.0
     events_hz: Period = 2.0
     tcp: str = ""
-    """tcp endpoints need CURVE keys and an allow-list; without them the daemon refuses to start."""
+    """`tcp://HOST:PORT`, for listed CURVE keys only: control and events are at the next two ports."""
 
 
 class Text(Table):

@@ -9,7 +9,7 @@ import msgspec
 
 from inferd.front.errors import Refusal, invalid
 from inferd.front.requests import error_of
-from inferd.front.validate import check_model_name
+from inferd.front.validate import check_keep_alive, check_model_name
 from inferd_client.protocol import (
     Cancel,
     Caps,
@@ -98,11 +98,14 @@ class ControlCalls:
             case MetricsCall():
                 self._sessions.send_control(session, MetricsReply(id=message.id, text=self._telemetry.text()))
             case Drain():
+                if message.timeout_s is not None and message.timeout_s != message.timeout_s:
+                    raise invalid("timeout_s", "must be a number")
                 self._sessions.send_control(session, Ok(id=message.id, detail="draining"))
                 self._drain(message.timeout_s)
 
     def _load(self, session: Session, message: Load) -> None:
         check_model_name(message.model)
+        check_keep_alive(message.keep_alive_s)
         self._requests.refuse_if_draining()
         self._models.load(message.model, message.keep_alive_s, self._answer_later(session, message.id))
 

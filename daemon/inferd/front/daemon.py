@@ -89,7 +89,7 @@ class FrontDaemon:
         self.events = Events(sockets, status, loop, settings.events_hz)
         Watch(models, loop, log, settings.stall_s)
         self.telemetry = telemetry = Telemetry(config.metrics.port, status, metrics, loop)
-        data = DataCalls(sessions, intake, models, texts, catalog)
+        data = DataCalls(sessions, intake, models, texts, catalog, requests.budget)
         control = ControlCalls(sessions, requests, models, catalog, status, traffic, telemetry, self.drain)
         dispatcher = Dispatcher(sockets, sessions, data, control, metrics, log, settings.max_frame)
         sessions.on_gone, sessions.on_slow = requests.abandon, requests.slow

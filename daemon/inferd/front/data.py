@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from inferd.front.budget import weigh
 from inferd.front.errors import Refusal
 from inferd.front.requests import error_of
 from inferd.front.validate import check_messages, check_names
@@ -14,6 +15,7 @@ from inferd.link import TextJob, TextResult
 from inferd_client.protocol import Code, Generate, Render, Rendered, Tokenize, Tokenized
 
 if TYPE_CHECKING:
+    from inferd.front.budget import ByteBudget
     from inferd.front.catalog import Catalog
     from inferd.front.intake import Intake
     from inferd.front.models import Models
@@ -30,8 +32,17 @@ MAX_TEXT_CALLS = 1024
 class DataCalls:
     """Handler of every message of the data socket but hello and ping."""
 
-    def __init__(self, sessions: Sessions, intake: Intake, models: Models, texts: Texts, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        intake: Intake,
+        models: Models,
+        texts: Texts,
+        catalog: Catalog,
+        budget: ByteBudget,
+    ) -> None:
         self._sessions = sessions
+        self._budget = budget
         self._intake = intake
         self._models = models
         self._texts = texts
@@ -56,9 +67,11 @@ class DataCalls:
         if self._pending >= MAX_TEXT_CALLS:
             raise Refusal(Code.OVERLOADED, f"{self._pending} text calls wait", retry_after_ms=500, retry_safe=True)
         model = self._open_text(message.model)
+        weight = weigh(message)
+        self._budget.take(weight)
         self._pending += 1
         job = _job(f"call.{next(self._numbers)}", model, message)
-        self._texts.submit(job, lambda result: self._answer(session, message, result))
+        self._texts.submit(job, lambda result: self._answer(session, message, result, weight))
 
     def _open_text(self, name: str) -> str:
         """Make the vocabulary of a model known to the text process; the engine stays as it is. Raises Refusal."""
@@ -80,8 +93,9 @@ class DataCalls:
                 self._texts.close_model(oldest)
         return found.name
 
-    def _answer(self, session: Session, message: Tokenize | Render, result: TextResult) -> None:
+    def _answer(self, session: Session, message: Tokenize | Render, result: TextResult, weight: int) -> None:
         self._pending -= 1
+        self._budget.give(weight)
         if result.error:
             refusal = Refusal(Code.INVALID_PARAM, result.error, field=result.field)
             self._sessions.send(session, error_of(refusal, message.id))

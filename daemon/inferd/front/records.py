@@ -91,6 +91,8 @@ class Request:
     model: Model
     arrival: float
     stream: Stream
+    weight: int = 0
+    """Bytes it holds, as `ByteBudget` counts them."""
     state: State = "text"
     done: int = 0
     total: int = 0

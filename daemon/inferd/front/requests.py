@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
+from inferd.front.budget import ByteBudget, weigh
 from inferd.front.errors import Refusal
 from inferd.front.outbox import Piece, Stream
 from inferd.front.records import Request, Session
@@ -60,6 +61,7 @@ class Requests:
         self._log = log
         self._numbers = count(1)
         self.live: dict[str, Request] = {}
+        self.budget = ByteBudget(settings.max_pending_bytes)
         self.num_queued = 0
         self.draining = False
         self.on_open: Callable[[Request], None] = lambda _: None
@@ -72,7 +74,9 @@ class Requests:
             raise Refusal(Code.SERVER_SHUTDOWN, "the daemon is shutting down", retry_safe=True)
 
     def open(self, session: Session, message: Generate, model: Model) -> Request:
-        """Enter a new request in all books and start its clocks."""
+        """Enter a new request in all books and start its clocks. Raises Refusal."""
+        weight = weigh(message)
+        self.budget.take(weight)
         now = self._loop.clock()
         request = Request(
             key=f"{session.number}.{next(self._numbers)}",
@@ -82,6 +86,7 @@ class Requests:
             arrival=now,
             stream=Stream(message.id),
             last_sent=now,
+            weight=weight,
         )
         self.live[request.key] = session.requests[message.id] = model.requests[request.key] = request
         self.num_queued += 1
@@ -235,6 +240,7 @@ class Requests:
         for timer in request.timers.values():
             timer.cancel()
         del self.live[request.key]
+        self.budget.give(request.weight)
         del request.session.requests[request.id]
         model = request.model
         del model.requests[request.key]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from inferd.front.errors import Refusal, invalid
 from inferd_client.protocol import Caps, Code, Generate, Render, Tokenize
@@ -33,8 +34,7 @@ def check_generate(message: Generate) -> None:
         value = getattr(message, name)
         if value is not None and not 0 < value <= MAX_WAIT_MS:
             raise invalid(name, f"must be within 1 and {MAX_WAIT_MS}, got {value}", MAX_WAIT_MS)
-    if message.keep_alive_s is not None and message.keep_alive_s != message.keep_alive_s:
-        raise invalid("keep_alive_s", "must be a number")
+    check_keep_alive(message.keep_alive_s)
 
 
 def check_messages(message: Generate | Render) -> None:
@@ -42,6 +42,45 @@ def check_messages(message: Generate | Render) -> None:
     messages = message.messages or []
     if not 0 < len(messages) <= Caps.MESSAGES:
         raise invalid("messages", f"1 to {Caps.MESSAGES} messages, got {len(messages)}", Caps.MESSAGES)
+    for i, turn in enumerate(messages):
+        for name in ("role", "name", "tool_call_id"):
+            if len(getattr(turn, name) or "") > Caps.NAME_CHARS:
+                raise invalid(f"messages[{i}].{name}", f"at most {Caps.NAME_CHARS} characters", Caps.NAME_CHARS)
+        _check_objects(f"messages[{i}].tool_calls", turn.tool_calls)
+    _check_objects("tools", message.tools)
+    _check_arguments(message.template_args)
+
+
+def _check_objects(field: str, objects: list[dict[str, Any]] | None) -> None:
+    """Bound a list of free JSON objects in number and depth. Raises Refusal."""
+    if objects is None:
+        return
+    if len(objects) > Caps.TOOLS:
+        raise invalid(field, f"at most {Caps.TOOLS} entries, got {len(objects)}", Caps.TOOLS)
+    level: list[Any] = list(objects)
+    for _ in range(Caps.TOOL_DEPTH):
+        level = [inner for value in level for inner in _inside(value)]
+        if not level:
+            return
+    raise invalid(field, f"nested deeper than {Caps.TOOL_DEPTH}", Caps.TOOL_DEPTH)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _check_arguments(arguments: dict[str, Any]) -> None:
+    """Bound the extra names for a template; which ones it takes is checked where it is rendered. Raises Refusal."""
+    if len(arguments) > Caps.TEMPLATE_ARGS:
+        limit = Caps.TEMPLATE_ARGS
+        raise invalid("template_args", f"at most {limit} entries, got {len(arguments)}", limit)
+    for name, value in arguments.items():
+        if len(name) > Caps.NAME_CHARS:
+            raise invalid("template_args", f"names have at most {Caps.NAME_CHARS} characters", Caps.NAME_CHARS)
+        if value is not None and not isinstance(value, str | int | float | bool):
+            raise invalid(f"template_args.{name}", "must be a string, number, boolean or null")
 
 
 def check_names(message: Generate | Tokenize | Render) -> None:
@@ -49,6 +88,11 @@ def check_names(message: Generate | Tokenize | Render) -> None:
     if not 0 < len(message.id) <= Caps.ID_CHARS:
         raise invalid("id", f"1 to {Caps.ID_CHARS} characters, got {len(message.id)}", Caps.ID_CHARS)
     check_model_name(message.model)
+
+
+def check_keep_alive(seconds: float | None) -> None:
+    if seconds is not None and seconds != seconds:
+        raise invalid("keep_alive_s", "must be a number")
 
 
 def check_model_name(name: str) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferd.text.errors import TextError
+from inferd_client.protocol import Caps
 
 RESERVED = frozenset(
     {"messages", "tools", "documents", "bos_token", "eos_token", "pad_token", "unk_token", "raise_exception"}
     | {"strftime_now", "namespace", "range", "dict", "lipsum", "cycler", "joiner", "self", "chat_template"}
 )
 """Names a request may not set: they are the template's own."""
-MAX_ARGUMENTS = 64
 
 
 def template_messages(messages: Sequence[Any], *, tool_calls: bool) -> list[dict[str, Any]]:
@@ -30,8 +30,9 @@ def template_messages(messages: Sequence[Any], *, tool_calls: bool) -> list[dict
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Refuse template arguments that are not plain values under free names. Raises TextError."""
-    if len(arguments) > MAX_ARGUMENTS:
-        raise TextError(f"{len(arguments)} template arguments exceed the limit of {MAX_ARGUMENTS}", "template_args")
+    if len(arguments) > Caps.TEMPLATE_ARGS:
+        text = f"{len(arguments)} template arguments exceed the limit of {Caps.TEMPLATE_ARGS}"
+        raise TextError(text, "template_args")
     for name, value in arguments.items():
         where = f"template_args.{name}"
         if not name.isidentifier() or name.startswith("_") or name in RESERVED:
