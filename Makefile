@@ -1,6 +1,6 @@
 # make demo    ask the default model a question through the daemon (PROMPT="..." asks yours)
 # make test    format, lint, types and tests, as CI runs them (under 10 minutes on 2 cores)
-# make test-full   the same with the large grids whole
+# make test-full   the same with the large grids whole; writes tests/FULL.md
 # make lint    format, lint and types only
 # make kernels rebuild the compiled CPU kernels in place, after a change of their sources
 # make clean   remove what make made
@@ -53,7 +53,8 @@ test: lint model fresh
 	$(BIN)/python -m pytest -n $(JOBS)
 
 test-full: lint model fresh
-	$(BIN)/python -m pytest -n $(JOBS) -m "full or not full"
+	-$(BIN)/python -m pytest -n $(JOBS) -m "full or not full" --junitxml=bench-out/full.xml
+	$(BIN)/python -m tests.full_report bench-out/full.xml > tests/FULL.md
 
 kernels: $(STAMP)
 	$(BIN)/python kernels/inferd_kernels/cpu/build.py

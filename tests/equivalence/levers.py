@@ -88,8 +88,8 @@ class Knowing:
         """Keeps nothing of a sequence."""
 
 
-def build_mix(model: Model, mix: Mix) -> Rig:
-    """Load the model with one mix of levers."""
+def build_mix(model: Model, mix: Mix, **engine: Any) -> Rig:
+    """Load the model with one mix of levers, and further engine settings."""
     drafting = mix.draft != "none"
     return rigged(
         model.path,
@@ -98,6 +98,7 @@ def build_mix(model: Model, mix: Mix) -> Rig:
         plugins={"draft": "ngram"} if drafting else {},
         draft={"min_n": 1} if drafting else None,
         max_draft=int(mix.draft[1:]) if mix.draft.startswith("k") else 4,
+        **engine,
     )
 
 
