@@ -225,6 +225,16 @@ class TestCancel:
             client.call(p.Cancel(id="c" + request, request=request))
             assert client.finish(request).reason == "cancelled"
 
+    def test_before_it_is_tokenized_every_choice_is_cancelled(self, client: Raw) -> None:
+        """Cancelled at once, it is still with the text process and has no choices yet."""
+        for number in range(10):
+            request = client.generate("hello", n=3)
+            client.call(p.Cancel(id=f"c{number}", request=request))
+            done = client.finish(request)
+            assert isinstance(done, p.Done)
+            assert [f.choice for f in done.finish] == [0, 1, 2]
+            assert {f.reason for f in done.finish} <= {"cancelled", "stop"}
+
     def test_in_prefill(self, client: Raw) -> None:
         request = client.generate("slowfill")
         assert client.until(request, p.Progress).state in ("prefill", "waiting")

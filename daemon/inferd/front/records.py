@@ -141,6 +141,9 @@ class Request:
 
     @property
     def finishes(self) -> tuple[Finish, ...]:
+        """How each choice ended; before it had any, all were cancelled."""
+        if not self.choices:
+            return tuple(Finish(choice=i, reason="cancelled") for i in range(self.message.sampling.n))
         return tuple(
             Finish(choice=i, reason=choice.finish or "cancelled", stop=choice.stop, seed=(self.seed + i) & MAX_SEED)
             for i, choice in enumerate(self.choices)

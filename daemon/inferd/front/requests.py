@@ -199,7 +199,7 @@ class Requests:
         now = self._loop.clock()
         measured = timings(request.arrival, request.first_scheduled, [c.clock for c in request.choices], now)
         finishes = request.finishes
-        reason = finishes[0].reason if finishes else "cancelled"
+        reason = finishes[0].reason
         self._close(request, reason)
         usage = request.usage
         self._metrics.finished(reason, measured, usage, now)
