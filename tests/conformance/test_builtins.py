@@ -8,7 +8,8 @@ import torch
 from inferd.plugin.conformance import check, names
 from inferd.plugin.contracts import Plugin, PluginSpec
 from inferd.plugin.manager import PluginManager
-from inferd.plugin.types import KINDS, Kind
+from inferd.plugin.target import load_target
+from inferd.plugin.types import KINDS, Kind, ProbeContext, Reject
 from tests.conformance.mutants import describe
 from tests.conformance.mutants.draft import RepeatsLast
 from tests.conformance.mutants.kv import NaiveKV
@@ -21,6 +22,10 @@ BUILTINS = [e.spec for e in MANAGER.entries if e.source.builtin]
 
 @pytest.mark.parametrize("spec", BUILTINS, ids=lambda s: f"{s.kind}-{s.name}")
 def test_a_builtin_conforms(spec: PluginSpec) -> None:
+    context = ProbeContext(architecture_name="llama", device="cpu", dtype="fp32")
+    verdict = load_target(spec).probe(context)
+    if isinstance(verdict, Reject):
+        pytest.skip(f"does not run here: {verdict.reasons[0]}")
     report = check(spec)
     assert report.ok, str(report)
     assert any(r.outcome == "passed" for r in report.results)

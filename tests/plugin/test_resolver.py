@@ -306,7 +306,8 @@ def test_the_weakest_plugin_decides_exactness_and_is_named(site: Path) -> None:
 
 
 def test_plugins_that_force_eager_steps_are_named() -> None:
-    assert choose({"attention": "reference"}).not_capture_safe == ("attention reference",)
+    assert choose({"attention": "reference"}).not_capture_safe("cpu") == ("attention reference",)
+    assert choose({"attention": "cpu"}).not_capture_safe("cuda:1") == ()
 
 
 def test_a_capability_of_another_kind_is_not_asked_of_a_draft() -> None:

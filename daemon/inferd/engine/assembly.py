@@ -137,7 +137,7 @@ def _share_cores(threads: int) -> None:
 
 def why_eager(assembly: Assembly, decoder: Decoder) -> str:
     """Return why the steps of this model are not recorded; empty = they are."""
-    plugins = assembly.resolution.not_capture_safe
+    plugins = assembly.resolution.not_capture_safe(assembly.device)
     if plugins:
         return f"not capture-safe: {', '.join(plugins)}"
     if assembly.placement.world > 1:

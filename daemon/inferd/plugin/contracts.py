@@ -65,6 +65,8 @@ class Capabilities:
     sliding_window: bool = True
     mla: bool = False
     capture_safe: bool = False
+    capture_devices: frozenset[str] = frozenset()
+    """Where it is capture-safe; empty = on all its devices."""
     max_verify: int | None = None
     """Most draft tokens verified in one pass; None = any number. The engine drafts no more than that."""
 

@@ -82,13 +82,11 @@ class Resolution:
         """Pins that resolve to the same choice again, e.g. in a rank."""
         return {kind: choice.spec.name for kind, choice in self.choices.items()}
 
-    @property
-    def not_capture_safe(self) -> tuple[str, ...]:
-        """Plugins on the device path that force eager steps."""
+    def not_capture_safe(self, device: str) -> tuple[str, ...]:
+        """Return the plugins on the device path that force eager steps on a device."""
         path: tuple[Kind, ...] = ("attention", "parallel")
-        return tuple(
-            f"{k} {self.choices[k].spec.name}" for k in path if not self.choices[k].spec.capabilities.capture_safe
-        )
+        specs = [self.choices[kind].spec for kind in path]
+        return tuple(f"{spec.kind} {spec.name}" for spec in specs if not _capture_safe(spec, device.split(":")[0]))
 
     @property
     def architecture(self) -> Architecture:
@@ -113,3 +111,8 @@ class Resolution:
     @property
     def draft(self) -> DraftModel:
         return cast("DraftModel", self.choices["draft"].object)
+
+
+def _capture_safe(spec: PluginSpec, device: str) -> bool:
+    can = spec.capabilities
+    return can.capture_safe and (not can.capture_devices or device in can.capture_devices)

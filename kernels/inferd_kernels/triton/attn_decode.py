@@ -21,9 +21,6 @@ from inferd_kernels.triton.tiling import Tiles, num_processors, tiles_for
 
 MAX_ROWS = 16
 """Most query rows of a sequence."""
-MAX_SPLITS = 64
-"""Splits of the longest context."""
-MIN_SPLIT = 256
 
 
 class Splits(NamedTuple):
@@ -35,9 +32,14 @@ class Splits(NamedTuple):
     """Of one sequence."""
 
 
-def split_size(max_context: int) -> int:
-    """Return the keys of a split for an engine of this longest context."""
-    return max(MIN_SPLIT, triton.next_power_of_2(triton.cdiv(max_context, MAX_SPLITS)))
+def split_of(q: torch.Tensor, kv: KVCache) -> int:
+    """Return the keys of a split: one number for all batches of a model on a device."""
+    return _tiles(q, kv)["SPLIT"]
+
+
+def _tiles(q: torch.Tensor, kv: KVCache) -> Tiles:
+    width = q.shape[2]
+    return tiles_for("attn_decode", f"hd{width}" if kv.k_scale is None else f"hd{width}-8bit", q.device)
 
 
 @triton.jit(do_not_specialize=["i_first_seq", "num_seqs"], do_not_specialize_on_alignment=["p_cu_seqlens", "p_lens"])
@@ -246,8 +248,7 @@ def attn_decode(
     """
     heads, width = q.shape[1:]
     kv_heads, group = kv.k.shape[2], heads // kv.k.shape[2]
-    case = f"hd{width}" if kv.k_scale is None else f"hd{width}-8bit"
-    chosen = dict(tiles or tiles_for("attn_decode", case, q.device))
+    chosen = dict(tiles or _tiles(q, kv)) | {"SPLIT": splits.split}
     programs = chosen.pop("PROGRAMS") * num_processors(q.device)
     block_m = min(64, max(16, triton.next_power_of_2(rows * group)))
     part, lse = scratch
@@ -279,7 +280,6 @@ def attn_decode(
         BLOCK_D=block_d,
         BLOCK_M=block_m,
         ROWS=rows,
-        SPLIT=splits.split,
         PAGE=kv.page,
         WINDOW=scores.window or 0,
         SOFTCAP=scores.softcap is not None,

@@ -35,16 +35,6 @@ def interpreted() -> bool:
     return isinstance(_probe, InterpretedFunction)
 
 
-def why_not(device: str) -> str:
-    """Return why kernels cannot run on tensors of a device; empty = they can."""
-    kind = device.split(":")[0]
-    if kind == "cuda":
-        return "Triton's interpreter is on, which runs on the CPU" if interpreted() else ""
-    if kind == "cpu":
-        return "" if interpreted() else "Triton kernels run on GPUs only"
-    return f"no Triton kernels for device {kind}"
-
-
 def read(name: str) -> Table:
     """Return the table of one file; empty where there is none."""
     path = FOLDER / f"{name}.json"

@@ -9,6 +9,25 @@ FLOAT_FORMATS: frozenset[KVFormat] = frozenset({"fp32", "bf16", "fp16"})
 
 PLUGINS: tuple[PluginSpec, ...] = (
     PluginSpec(
+        name="triton",
+        kind="attention",
+        target="inferd_plugins.attention.triton:TritonAttention",
+        capabilities=Capabilities(
+            kv_formats=FLOAT_FORMATS | {"int8", "fp8"},
+            capture_safe=True,
+            capture_devices=frozenset({"cuda"}),
+            max_verify=15,
+        ),
+        exactness="token",
+        effects=(
+            Effect("prefill", "ttft", "better"),
+            Effect("prefill", "peak_bytes", "better"),
+            Effect("decode", "tpot", "better"),
+        ),
+        baseline="torch",
+        priority=20,
+    ),
+    PluginSpec(
         name="torch",
         kind="attention",
         target="inferd_plugins.attention.torch:TorchAttention",

@@ -9,6 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from inferd.engine.workspace import BucketWorkspace
+from inferd.plugin.contracts import AttentionBackend
 from inferd.plugin.types import (
     AttentionLayer,
     Gqa,
@@ -23,7 +24,6 @@ from inferd.plugin.types import (
 )
 from inferd_kernels.reference.attention import attention
 from inferd_plugins.attention import tiles
-from inferd_plugins.attention.cpu import CpuAttention
 from inferd_plugins.attention.reference import ReferenceAttention
 from inferd_plugins.attention.specs import PLUGINS
 from inferd_plugins.attention.torch import TorchAttention
@@ -200,4 +200,4 @@ def test_specs_name_classes_that_exist() -> None:
 
     for plugin in PLUGINS:
         module, name = plugin.target.split(":")
-        assert issubclass(getattr(import_module(module), name), BACKENDS.get(plugin.name, CpuAttention))
+        assert issubclass(getattr(import_module(module), name), BACKENDS.get(plugin.name, AttentionBackend))

@@ -8,6 +8,9 @@ from inferd_kernels.triton.attn_decode import attn_decode, plan_splits, scratch_
 from inferd_kernels.triton.attn_prefill import KVCache, Ragged, Scores, attend_reference, attn_prefill
 from inferd_kernels.triton.kv_write import quantize_heads
 
+PREFILL = {"BLOCK_M": 16, "TILE": 16, "num_warps": 4, "num_stages": 1}
+DECODE = {"TILE": 16, "PROGRAMS": 1, "num_warps": 4, "num_stages": 1}
+
 
 def batch(
     lens: list[int],
@@ -65,13 +68,13 @@ def run_decode(
     part, lse = (torch.full(shape, float("nan")) for shape in shapes)
     out = torch.full_like(q, float("nan"))
     first = int(ragged.cu_seqlens[ragged.first])
-    attn_decode(q, kv, ragged, scores, splits, (part, lse), out, rows=rows, first_token=first)
+    attn_decode(q, kv, ragged, scores, splits, (part, lse), out, rows=rows, first_token=first, tiles=DECODE)
     return out
 
 
 def run_prefill(q: torch.Tensor, kv: KVCache, ragged: Ragged, scores: Scores) -> torch.Tensor:
     out = torch.full_like(q, float("nan"))
-    attn_prefill(q, kv, ragged, scores, out)
+    attn_prefill(q, kv, ragged, scores, out, tiles=PREFILL)
     return out
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from inferd_kernels.triton.attn_prefill import Scores, attn_prefill
-from tests.kernels.triton.interpreted.batches import batch, check, run_decode, run_prefill
+from tests.kernels.triton.interpreted.batches import PREFILL, batch, check, run_decode, run_prefill
 
 F32, F16, I8, F8 = torch.float32, torch.float16, torch.int8, torch.float8_e4m3fn
 
@@ -128,7 +128,7 @@ def test_lse_is_the_log_of_the_denominator() -> None:
     q, kv, ragged = batch([5], [12])
     lse, out = torch.full((5, 4), float("nan")), torch.empty_like(q)
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
-    attn_prefill(q, kv, ragged, Scores(0.3, sinks=sinks), out, lse=lse)
+    attn_prefill(q, kv, ragged, Scores(0.3, sinks=sinks), out, lse=lse, tiles=PREFILL)
     keys = kv.k.flatten(0, 1)[(ragged.block_tables[0, 0] * 16).long() + torch.arange(12)]
     scores = torch.einsum("thd,shd->ths", q, keys.repeat_interleave(2, dim=1)) * 0.3
     seen = torch.arange(12) <= torch.arange(7, 12).unsqueeze(1)

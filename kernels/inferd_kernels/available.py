@@ -1,0 +1,19 @@
+"""Whether Triton kernels can run on a device. Imports Triton only where it is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+
+def why_no_triton(device: str) -> str:
+    """Return why Triton kernels cannot run on tensors of `device`; empty = they can."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    from inferd_kernels.triton.tiling import interpreted
+
+    kind = device.split(":")[0]
+    if kind == "cuda":
+        return "Triton's interpreter is on, which runs on the CPU" if interpreted() else ""
+    if kind == "cpu" and interpreted():
+        return ""
+    return f"Triton kernels run on GPUs, not on {kind}"
