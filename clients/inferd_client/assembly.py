@@ -108,7 +108,7 @@ class Assembly:
 
     def _done(self, item: p.Done) -> None:
         self.done = True
-        self.completion.usage, self.completion.timings = item.usage, item.timings
+        self.completion.usage, self.completion.timings, self.completion.cost = item.usage, item.timings, item.cost
         self.completion.prompt_tokens = item.usage.prompt_tokens
         for finish in item.finish:
             choice = self.completion.choices[finish.choice]

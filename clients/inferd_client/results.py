@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .protocol import FinishReason, Timings, TokenLogprob, Usage
+from .protocol import Cost, FinishReason, Timings, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class Completion:
     """Bytes of every token id in the logprobs."""
     usage: Usage | None = None
     timings: Timings | None = None
+    cost: Cost | None = None
+    """Of its share of the daemon's device time."""
 
     @property
     def text(self) -> str:

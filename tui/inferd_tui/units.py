@@ -64,6 +64,27 @@ def rate(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
+def money(value: float | None, currency: str) -> str:
+    """An amount to three digits, with its currency where one is configured."""
+    if value is None:
+        return NA
+    figure = f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+    return f"{figure} {currency}".rstrip()
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A large number with a decimal prefix: 51.3 GB/s."""
+    if value is None:
+        return NA
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 1000:
+            break
+        value /= 1000
+    else:
+        prefix = "P"
+    return f"{value:.3g} {prefix}{unit}"
+
+
 def percent(part: float | None, whole: float | None) -> str:
     """A share; n/a where there is no whole."""
     return NA if part is None or not whole else f"{100 * part / whole:.1f}%"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from inferd.engine.worker import Progress, main
-from inferd.link import DeviceUse, ModelCard, SeqError, SeqOutput, SeqState, StepReport, StepStats
+from inferd.link import Charges, DeviceUse, ModelCard, SeqError, SeqOutput, SeqState, StepReport, StepStats
 from inferd.load.errors import LoadError
 from inferd.load.vocab_bytes import byte_vocabulary
 from inferd_client.protocol import Code, TokenLogprob
@@ -145,6 +145,7 @@ class ScriptedEngine:
         now = time.monotonic()
         if self.script.delay_s:
             time.sleep(self.script.delay_s)
+        worked = time.monotonic() - now
         self._expire(now)
         while self.waiting and len(self.running) < self.script.max_sequences:
             self.running.append(self.waiting.popleft())
@@ -163,8 +164,20 @@ class ScriptedEngine:
         if not outputs and not prefilled:
             time.sleep(0.005)
         return StepReport(
-            outputs=outputs, errors=errors, states=self._states(now), stats=self._stats(now, prefilled, len(outputs))
+            outputs=outputs,
+            errors=errors,
+            states=self._states(now),
+            stats=self._stats(now, prefilled, len(outputs)),
+            charges=self._charges(worked, outputs),
         )
+
+    @staticmethod
+    def _charges(seconds: float, outputs: list[SeqOutput]) -> Charges:
+        """Let the outputs share the time of a step."""
+        charged: dict[str, float] = {}
+        for output in outputs:
+            charged[output.key] = charged.get(output.key, 0.0) + seconds / len(outputs)
+        return Charges(decode=charged)
 
     def _prefill(self, row: _Row, now: float) -> int:
         fault = row.fault.kind if row.fault is not None and not row.fault.after else ""

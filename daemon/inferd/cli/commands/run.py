@@ -10,6 +10,7 @@ import click
 from inferd.cli.output import json_line, json_option, note, on_terminal, write
 from inferd.cli.sampling import given, sampling_options
 from inferd.cli.state import State, pass_state
+from inferd.cli.structured import read_structure, structure_options
 
 if TYPE_CHECKING:
     from inferd_client import Client
@@ -25,6 +26,7 @@ MAX_STDIN = 64 << 20
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
 @click.option("--stats", is_flag=True, help="Print token counts and times to stderr afterwards.")
 @sampling_options
+@structure_options
 @json_option
 @pass_state
 def run(
@@ -46,8 +48,9 @@ def run(
     text = _prompt(prompt)
     if raw and system:
         raise click.UsageError("--system needs the chat template, so it cannot go with --raw")
+    options = read_structure(given(sampling))
     with connect(state) as client:
-        stream = _start(client, text, system, raw, {"model": model, **given(sampling)})
+        stream = _start(client, text, system, raw, {"model": model, **options})
         if not as_json:
             _print(stream)
         result = stream.result()
@@ -59,15 +62,17 @@ def run(
 
 def describe(result: Any) -> str:
     """Return one line about counts and times of a finished answer."""
-    from inferd_tui.units import NA, seconds
+    from inferd_tui.units import NA, money, seconds
 
     usage, times = result.usage, result.timings
     if usage is None or times is None:
         return "no figures were reported"
     rate = f"{1 / times.tpot_s:.1f} tokens/s" if times.tpot_s else NA
+    cost = result.cost
+    price = f"cost {money(cost.per_million, cost.currency)} per M tokens ({cost.source})" if cost else f"cost {NA}"
     return (
         f"{usage.prompt_tokens} prompt tokens ({usage.cached_tokens} cached), {usage.completion_tokens} out, "
-        f"TTFT {seconds(times.ttft_s)}, TPOT {seconds(times.tpot_s)}, {rate}, finish {result.finish}"
+        f"TTFT {seconds(times.ttft_s)}, TPOT {seconds(times.tpot_s)}, {rate}, {price}, finish {result.finish}"
     )
 
 
@@ -109,4 +114,5 @@ def _as_dict(result: Any) -> dict[str, Any]:
         "ids": result.ids,
         "usage": result.usage,
         "timings": result.timings,
+        "cost": result.cost,
     }
