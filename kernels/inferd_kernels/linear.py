@@ -16,9 +16,9 @@ import torch.nn.functional as F
 
 from inferd_kernels.reference.forms import Packed, dequantize
 
-InputFormat = Literal["plain", "native rows", "int8 rows", "int16 rows"]
+InputFormat = Literal["plain", "native rows", "int8 rows", "mixed rows", "int16 rows"]
 """What `linear` reads: float rows made by torch, float rows made by a native operator (so that a step can be
-recorded), or int8 rows with scales and group sums, of one or two bytes a value."""
+recorded), or int8 rows with scales and group sums: one byte a value, two where rounding weighs most, or two."""
 
 Choice = Literal["auto", "native", "torch"]
 """Which kernels to use on the CPU: native ones where they can be had, only those, or none."""

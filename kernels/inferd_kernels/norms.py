@@ -7,6 +7,7 @@ writes it, once, at load.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
@@ -35,14 +36,11 @@ def norm_for(input_format: InputFormat) -> Norm:
         return rms_norm
     from inferd_kernels.cpu import rows
 
-    norms: dict[str, Norm] = {
-        "native rows": rows.norm_plain,
-        "int8 rows": rows.norm_int8,
-        "int16 rows": rows.norm_fine,
-    }
-    if input_format not in norms:
+    if input_format == "native rows":
+        return rows.norm_plain
+    if input_format not in rows.FINE:
         raise ValueError(f"no norm writes {input_format!r}")
-    return norms[input_format]
+    return partial(rows.norm_rows, fine=rows.FINE[input_format])
 
 
 def gate_for(activation: str, input_format: InputFormat) -> Gate:
@@ -51,12 +49,9 @@ def gate_for(activation: str, input_format: InputFormat) -> Gate:
         return _torch_gate(ACTIVATIONS[activation])
     from inferd_kernels.cpu import rows
 
-    gates: dict[str, Gate] = {
-        "native rows": rows.silu_plain,
-        "int8 rows": rows.silu_int8,
-        "int16 rows": rows.silu_fine,
-    }
-    return gates[input_format]
+    if input_format == "native rows":
+        return rows.silu_plain
+    return partial(rows.silu_rows, fine=rows.FINE[input_format])
 
 
 def records_gate(activation: str, input_format: InputFormat) -> bool:

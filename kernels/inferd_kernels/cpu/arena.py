@@ -7,7 +7,11 @@ import weakref
 import numpy as np
 import torch
 
+from inferd_kernels.cpu.library import load
+
 ALIGNMENT = 64
+LARGE_PAGE = 2 << 20
+"""Buffers of this size ask for large pages: columns of one are written a page apart."""
 
 
 class Arena:
@@ -33,8 +37,11 @@ class Arena:
         fitting = [index for index, block in enumerate(self._free) if len(block) >= size]
         if not fitting:
             self.num_bytes += size
-            raw = np.empty(size + ALIGNMENT, np.uint8)
-            start = -raw.ctypes.data % ALIGNMENT
+            alignment = ALIGNMENT if size < LARGE_PAGE else LARGE_PAGE
+            raw = np.empty(size + alignment, np.uint8)
+            start = -raw.ctypes.data % alignment
+            if size >= LARGE_PAGE:
+                load().advise(raw.ctypes.data + start, size)
             self._blocks.append(raw[start : start + size])
             return self._blocks[-1]
         return self._free.pop(min(fitting, key=lambda index: len(self._free[index])))

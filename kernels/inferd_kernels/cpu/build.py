@@ -22,7 +22,16 @@ FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-pthread", "-fvisibility=default", "-ffp
 """No contraction: what is fused is written as such, so that every build rounds alike."""
 
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
-AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512")
+AVX512 = (
+    *AVX2,
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512vl",
+    "-mavx512dq",
+    "-mavx512vnni",
+    "-mprfchw",
+    "-mprefer-vector-width=512",
+)
 
 
 class CompileError(Exception):

@@ -11,7 +11,7 @@ import torch
 
 from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.program import RowCount, empty, launch
-from inferd_kernels.cpu.rows import Int8Rows, float_rows, quantize, source_of
+from inferd_kernels.cpu.rows import FINE, Int8Rows, float_rows, quantize, source_of
 from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs
 from inferd_kernels.linear import InputFormat, LinearKernel
 from inferd_kernels.reference.forms import Packed
@@ -101,12 +101,11 @@ class CpuKernel(LinearKernel):
 class CpuPackedLinear(CpuKernel):
     """4- and 8-bit groups. Rows are quantized by 32 columns, by whatever norm or gate makes them.
 
-    To one byte a value (`int8 rows`) or two (`int16 rows`). One byte is what such kernels commonly use and a
-    fifth to a quarter faster on many rows, but a small model's answers then differ from those of float rows: on the
-    default model the divergence was 0.003 nat a token, and near ties fell the other way.
+    To one byte a value (`int8 rows`, what such kernels commonly use), to two (`int16 rows`), or to two in the groups
+    whose rounding weighs most (`mixed rows`): ARCHITECTURE.md has what each costs and loses.
     """
 
-    def __init__(self, input_format: InputFormat = "int16 rows") -> None:
+    def __init__(self, input_format: InputFormat = "mixed rows") -> None:
         self.input_format = input_format
 
     def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
@@ -142,7 +141,7 @@ class CpuPackedLinear(CpuKernel):
         return PackedMatrix((n, k), data, described)
 
     def gemm_args(self, x: torch.Tensor | Int8Rows, weight: PackedMatrix, bias: torch.Tensor | None = None) -> GemmCall:
-        rows = x if isinstance(x, Int8Rows) else quantize(x, fine=self.input_format == "int16 rows")
+        rows = x if isinstance(x, Int8Rows) else quantize(x, fine=FINE[self.input_format])
         args = _copy(weight.args)
         args.x, args.source = rows.args.out, source_of(rows)
         args.bias = _address(bias)

@@ -10,7 +10,8 @@ import torch
 from inferd_kernels.cpu.program import RowCount, empty, launch, recording
 from inferd_kernels.cpu.structs import (
     GROUP,
-    META_BYTES,
+    GROUP_BYTES,
+    MARKS,
     SOURCE_NORM,
     SOURCE_PLAIN,
     SOURCE_SILU,
@@ -23,45 +24,45 @@ DEFERRED_ROWS = 2
 SCRATCH_BYTES = 1 << 20
 
 
+MIXED = 2.0
+"""Squared scale of a group, in means of its row, above which mixed rows keep a second byte a value."""
+
+Fine = float | None
+"""From which squared scale on, in means of the row, a group gets fine codes; 0: all groups, None: none."""
+
+FINE: dict[str, Fine] = {"int8 rows": None, "mixed rows": MIXED, "int16 rows": 0.0}
+"""By input format of a linear kernel."""
+
+
 @dataclass(frozen=True, slots=True)
 class Int8Rows:
-    """Rows [T, K] as int8 codes with a scale, a sum and two half sums for each 32 columns.
+    """Rows [T, K] as groups of 32 int8 codes with a scale and sums, in records of `GROUP_BYTES`.
 
-    Fine rows carry a second byte a value, what rounding to the first left over.
+    Groups may have a second byte a value, what rounding to the first left over; `marks` says which do.
     """
 
     shape: tuple[int, int]
-    codes: torch.Tensor
+    groups: torch.Tensor
     fine: torch.Tensor | None
-    meta: torch.Tensor
+    marks: torch.Tensor | None
     args: QuantArgs
     kept: tuple[object, ...]
     """What `args` points to: a recorded multiplication may make the rows itself."""
 
 
-def quantize(x: torch.Tensor, *, fine: bool = False) -> Int8Rows:
+def quantize(x: torch.Tensor, *, fine: Fine = None) -> Int8Rows:
     """Quantize plain rows [T, K]."""
     return _int8(x, x.shape[1], SOURCE_PLAIN, fine=fine)
 
 
-def norm_int8(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Int8Rows:
+def norm_rows(x: torch.Tensor, weight: torch.Tensor, eps: float, *, fine: Fine = None) -> Int8Rows:
     """RMSNorm, then quantize."""
-    return _int8(x, x.shape[1], SOURCE_NORM, weight, eps)
+    return _int8(x, x.shape[1], SOURCE_NORM, weight, eps, fine=fine)
 
 
-def norm_fine(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Int8Rows:
-    """RMSNorm, then quantize to about 16 bits."""
-    return _int8(x, x.shape[1], SOURCE_NORM, weight, eps, fine=True)
-
-
-def silu_int8(gate_up: torch.Tensor) -> Int8Rows:
+def silu_rows(gate_up: torch.Tensor, *, fine: Fine = None) -> Int8Rows:
     """silu(gate) * up of rows [T, 2 K], then quantize."""
-    return _int8(gate_up, gate_up.shape[1] // 2, SOURCE_SILU)
-
-
-def silu_fine(gate_up: torch.Tensor) -> Int8Rows:
-    """silu(gate) * up of rows [T, 2 K], then quantize to about 16 bits."""
-    return _int8(gate_up, gate_up.shape[1] // 2, SOURCE_SILU, fine=True)
+    return _int8(gate_up, gate_up.shape[1] // 2, SOURCE_SILU, fine=fine)
 
 
 def norm_plain(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -88,21 +89,24 @@ def _int8(
     weight: torch.Tensor | None = None,
     eps: float = 0.0,
     *,
-    fine: bool = False,
+    fine: Fine = None,
 ) -> Int8Rows:
     x = float_rows(x)
     rows, groups = x.shape[0], -(-columns // GROUP)
-    codes = empty((rows, groups * GROUP), torch.int8)
-    rest = empty((rows, groups * GROUP), torch.int8) if fine else None
-    meta = empty((rows, groups * META_BYTES), torch.uint8)
+    words = -(-groups // MARKS)
+    made = empty((rows, groups * GROUP_BYTES), torch.uint8)
+    rest = marks = None
     args = _args(x, columns, source, weight, eps)
-    args.out = Int8RowsStruct(codes.data_ptr(), None if rest is None else rest.data_ptr(), meta.data_ptr())
+    args.out = Int8RowsStruct(groups=made.data_ptr())
+    if fine is not None:
+        rest, marks = empty((rows, groups * GROUP), torch.int8), empty((rows, words), torch.int64)
+        args.out.fine, args.out.marks, args.fine_above = rest.data_ptr(), marks.data_ptr(), fine
     if recording() is not None:
-        args.deferred = min(DEFERRED_ROWS, SCRATCH_BYTES // (groups * (2 * GROUP + META_BYTES)))
+        args.deferred = min(DEFERRED_ROWS, SCRATCH_BYTES // (groups * (GROUP_BYTES + GROUP) + 8 * words))
     count = RowCount(rows)
     args.rows = count.address
     launch("quantize", args, weight)
-    return Int8Rows((rows, columns), codes, rest, meta, args, (x, weight, count))
+    return Int8Rows((rows, columns), made, rest, marks, args, (x, weight, count))
 
 
 def _plain(

@@ -7,14 +7,17 @@ from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
 import torch
 
 GROUP = 32
-META_BYTES = 16
+GROUP_BYTES = 48
+"""Of one group of a quantized row."""
+MARKS = 64
+"""Groups to a word of marks."""
 SOURCE_PLAIN, SOURCE_NORM, SOURCE_SILU = range(3)
 NUMBERS = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 """`enum number` by dtype."""
 
 
 class Int8RowsStruct(Structure):
-    _fields_ = [("codes", c_void_p), ("fine", c_void_p), ("meta", c_void_p)]
+    _fields_ = [("groups", c_void_p), ("fine", c_void_p), ("marks", c_void_p)]
 
 
 class QuantArgs(Structure):
@@ -28,6 +31,7 @@ class QuantArgs(Structure):
         ("columns", c_int32),
         ("source", c_int32),
         ("eps", c_float),
+        ("fine_above", c_float),
         ("deferred", c_int32),
     ]
 

@@ -8,14 +8,25 @@ import torch
 from inferd.plugin.types import PackedWeight
 from inferd_kernels.cpu.library import Library
 from inferd_kernels.cpu.linear import CpuDenseLinear, CpuPackedLinear
-from inferd_kernels.cpu.rows import Int8Rows, norm_fine, norm_plain, quantize, silu_fine, silu_int8, silu_plain
+from inferd_kernels.cpu.rows import (
+    FINE,
+    MIXED,
+    Fine,
+    Int8Rows,
+    norm_plain,
+    norm_rows,
+    quantize,
+    silu_plain,
+    silu_rows,
+)
 from inferd_kernels.linear import DequantizedLinear, InputFormat, default_kernels
 from inferd_kernels.norms import gate_for, norm_for
 from inferd_kernels.reference.forms import dequantize
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 KERNEL = CpuPackedLinear()
-PLAIN = {True: 1e-4, False: 3e-2}
+PLAIN = {None: 3e-2, MIXED: 2e-2, 0.0: 1e-4}
+"""Largest error of a product by the fine codes that rows have."""
 
 
 def packed(
@@ -51,14 +62,19 @@ def rows(count: int, columns: int) -> torch.Tensor:
     return torch.randn(count, columns, generator=torch.Generator().manual_seed(columns))
 
 
+def codes_and_scales(x: Int8Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return codes [T, G, 32] with what the fine ones add, and scales [T, G, 1], in float64."""
+    groups = x.groups.view(x.shape[0], -1, 48)
+    codes = groups[..., :32].contiguous().view(torch.int8).double()
+    if x.fine is not None:
+        codes += x.fine.view(codes.shape).double() / 256
+    return codes, groups[..., 32:36].contiguous().view(F32).double()
+
+
 def values(x: Int8Rows) -> torch.Tensor:
     """Return what quantized rows stand for, in float64."""
-    count, columns = x.shape
-    codes = x.codes.view(count, -1, 32).double()
-    if x.fine is not None:
-        codes = codes * 256 + x.fine.view(count, -1, 32).double()
-    scales = x.meta.view(count, -1, 16)[..., :4].contiguous().view(F32).view(count, -1, 1)
-    return (codes * scales.double()).view(count, -1)[:, :columns]
+    codes, scales = codes_and_scales(x)
+    return (codes * scales).flatten(1)[:, : x.shape[1]]
 
 
 def worst(got: torch.Tensor, want: torch.Tensor) -> float:
@@ -66,8 +82,8 @@ def worst(got: torch.Tensor, want: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-@pytest.mark.parametrize("fine", [False, True])
-def test_equals_the_dequantised_weight(tier: str, name: str, fine: bool) -> None:
+@pytest.mark.parametrize("fine", [None, MIXED, 0.0])
+def test_equals_the_dequantised_weight(tier: str, name: str, fine: Fine) -> None:
     weight = WEIGHTS[name]
     n, k = weight.shape
     x, bias, residual = rows(13, k), torch.randn(n), torch.randn(13, n)
@@ -83,11 +99,31 @@ def test_a_row_has_the_same_bits_in_any_step(tier: str, name: str, library: Libr
     weight = WEIGHTS[name]
     prepared = KERNEL.prepare(weight, device="cpu", dtype=F32)
     x = rows(70, weight.shape[1])
+    x[::7, :32] *= 10  # groups with fine codes beside rows without
     whole = KERNEL.linear(x, prepared)
     for threads in (1, 2):
         library.set_threads(threads)
         for count in ROWS if threads == 2 else range(1, 70):
             assert torch.equal(KERNEL.linear(x[70 - count :], prepared), whole[70 - count :]), (threads, count)
+
+
+def test_groups_that_weigh_most_get_fine_codes(tier: str) -> None:
+    """Those whose squared scale is above so many means of their row; each row judges alone."""
+    x = rows(9, 2240)
+    x[0, 64:96] *= 50
+    x[3, 2208:] *= 30
+    x[4] = 0
+    mixed, plain, full = (quantize(x, fine=fine) for fine in (MIXED, None, 0.0))
+    assert mixed.fine is not None
+    assert mixed.marks is not None
+    codes, scales = codes_and_scales(plain)
+    squares = scales.squeeze(-1) ** 2
+    want = squares > MIXED * squares.mean(1, keepdim=True)
+    bits = (mixed.marks.unsqueeze(-1) >> torch.arange(64)) & 1
+    assert torch.equal(bits.flatten(1)[:, :70].bool(), want)
+    assert want.sum(1)[[0, 3, 4]].tolist() == [1, 1, 0]
+    assert torch.equal(codes_and_scales(mixed)[0], torch.where(want.unsqueeze(-1), codes_and_scales(full)[0], codes))
+    assert torch.equal(codes_and_scales(mixed)[1], scales)
 
 
 def test_embedding_rows_are_bit_for_bit_those_of_the_form(tier: str) -> None:
@@ -134,12 +170,12 @@ def test_norm_and_gate_equal_torch(tier: str) -> None:
     assert worst(norm_plain(x, weight, 1e-5).double(), want) < 1e-6
     want = torch.nn.functional.silu(gate_up[:, :100].double()) * gate_up[:, 100:]
     assert worst(silu_plain(gate_up).double(), want) < 1e-6
-    assert worst(values(silu_int8(gate_up)), want) < 1e-2
-    assert worst(values(silu_fine(gate_up)), want) < 4e-5
-    assert worst(values(norm_fine(x, weight, 1e-5)), norm_plain(x, weight, 1e-5).double()) < 4e-5
+    assert worst(values(silu_rows(gate_up)), want) < 1e-2
+    assert worst(values(silu_rows(gate_up, fine=0.0)), want) < 4e-5
+    assert worst(values(norm_rows(x, weight, 1e-5, fine=0.0)), norm_plain(x, weight, 1e-5).double()) < 4e-5
 
 
-@pytest.mark.parametrize("input_format", ["int8 rows", "int16 rows"])
+@pytest.mark.parametrize("input_format", FINE)
 def test_norm_and_gate_write_what_a_kernel_makes_of_plain_rows(tier: str, input_format: InputFormat) -> None:
     """The fusion contract: the same bits, whoever quantizes."""
     kernel = CpuPackedLinear(input_format)

@@ -24,17 +24,20 @@ struct step {
     const void *args;
 };
 
-/* One group of one quantized row: x = scale * code. `sum` is scale times the sum of the codes,
- * `half` the sums of codes 0..15 and 16..31. Fine rows have codes of about 16 bits: 256 * codes + fine. */
-struct group_meta {
+/* One group of one quantized row: x = scale * (code + fine / 256), where the fine codes lie apart. `sum` is that of the
+ * whole group; `half` and `fine_half` are the sums of codes 0..15 and 16..31. */
+struct row_group {
+    int8_t codes[GROUP];
     float scale, sum;
-    int32_t half[2];
+    int16_t half[2], fine_half[2];
 };
 
-/* Quantized rows: codes [rows, groups * 32], fine (or null) the same, meta [rows, groups]. */
+/* Quantized rows: groups [rows, groups]; fine [rows, groups * 32] or null; marks [rows, words of 64 groups] says which
+ * groups have fine codes: those of the others are 0. */
 struct int8_rows {
-    int8_t *codes, *fine;
-    struct group_meta *meta;
+    struct row_group *groups;
+    int8_t *fine;
+    uint64_t *marks;
 };
 
 enum source { SOURCE_PLAIN, SOURCE_NORM, SOURCE_SILU };
@@ -51,6 +54,7 @@ struct quant_args {
     int32_t columns;
     int32_t source;
     float eps;
+    float fine_above; /* a group gets fine codes where its squared scale is above so many times the row's mean */
     int32_t deferred; /* rows up to here are left to the multiplications that read them */
 };
 

@@ -37,10 +37,12 @@ INLINE void finish(const struct gemm_args *a, int64_t row, int32_t block, vf sum
     store_tail(a->y + row * a->y_stride + column, sum, left);
 }
 
-/* Add the products of one group (or half of it) of R rows and C blocks to their exact sums. */
+/* Products of one group (or half of it) of R rows and C blocks, exact. Codes of a row are `row_bytes` from the next's. */
 INLINE void dot_group(const uint8_t *const *w, const int8_t *codes, int64_t row_bytes, int h, vi (*dot)[FEW_WIDE], const int R,
                       const int C, const int BITS, const int HALVES) {
     const int vectors = (BITS == 4 ? 4 : 8) / HALVES;
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) dot[r][c] = vi_set(0);
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
         const int j = h * vectors + v;
@@ -50,61 +52,93 @@ INLINE void dot_group(const uint8_t *const *w, const int8_t *codes, int64_t row_
             low[c] = BITS == 4 ? vb_low(bytes) : bytes;
             if (BITS == 4) high[c] = vb_high(bytes);
         }
-#pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
-            int32_t quad[2];
-            memcpy(quad, codes + r * row_bytes + j * (BITS == 4 ? 8 : 4), BITS == 4 ? 8 : 4);
-            for (int c = 0; c < C; c++) {
-                dot[r][c] = BITS == 4 ? dot_nibbles(dot[r][c], low[c], quad[0]) : dot_bytes(dot[r][c], low[c], quad[0]);
-                if (BITS == 4) dot[r][c] = dot_nibbles(dot[r][c], high[c], quad[1]);
-            }
+            const int8_t *x = codes + r * row_bytes + j * (BITS == 4 ? 8 : 4);
+            vq first = vq_load(x);
+            for (int c = 0; c < C; c++)
+                dot[r][c] = BITS == 4 ? dot_nibbles(dot[r][c], low[c], first) : dot_bytes(dot[r][c], low[c], first);
+            if (BITS == 8) continue;
+            vq second = vq_load(x + 4);
+            for (int c = 0; c < C; c++) dot[r][c] = dot_nibbles(dot[r][c], high[c], second);
         }
     }
 }
 
+/* Numbers of one group (or half of it) of C blocks, `at` bytes from its start. */
+INLINE void group_numbers(const uint8_t *const *w, int64_t at, int number, vf *out, const int C) {
+    if (number == NUMBER_F16)
+        for (int c = 0; c < C; c++) out[c] = vf_f16(w[c] + at);
+    else if (number == NUMBER_BF16)
+        for (int c = 0; c < C; c++) out[c] = vf_bf16(w[c] + at);
+    else
+        for (int c = 0; c < C; c++) out[c] = vf_load((const float *)(const void *)(w[c] + at));
+}
+
+/* Add the products of one group of R rows and C blocks, of their codes or their fine codes. */
+INLINE void tile_group(const struct gemm_args *a, const uint8_t *const *w, const struct row_group *x, int64_t row_bytes,
+                       const int8_t *fine, vf (*sum)[FEW_WIDE], const int R, const int C, const int BITS, const int HALVES,
+                       const int FINE) {
+    const int64_t size = 16 * number_bytes(a->number), groups = a->groups;
+#define ROW(r) ((const struct row_group *)((const char *)x + (r) * row_bytes))
+#pragma GCC unroll 2
+    for (int h = 0; h < HALVES; h++) {
+        vi dot[TILE_ROWS][FEW_WIDE];
+        if (FINE) dot_group(w, fine, groups * GROUP, h, dot, R, C, BITS, HALVES);
+        else dot_group(w, x->codes, row_bytes, h, dot, R, C, BITS, HALVES);
+        if (a->zero)
+            for (int r = 0; r < R; r++) {
+                const int16_t *half = FINE ? ROW(r)->fine_half : ROW(r)->half;
+                vi shift = vi_set(-a->zero * (HALVES == 2 ? half[h] : half[0] + half[1]));
+                for (int c = 0; c < C; c++) dot[r][c] = vi_add(dot[r][c], shift);
+            }
+        vf scale[FEW_WIDE];
+        group_numbers(w, BITS * 64 + h * size, a->number, scale, C);
+        for (int r = 0; r < R; r++) {
+            vf scale_x = vf_set(FINE ? ROW(r)->scale * (1.0f / 256) : ROW(r)->scale);
+            for (int c = 0; c < C; c++) sum[r][c] = vf_fma(vi_float(dot[r][c]), vf_mul(scale[c], scale_x), sum[r][c]);
+        }
+        if (!a->has_min || (FINE && HALVES == 1)) continue;
+        vf min[FEW_WIDE];
+        group_numbers(w, BITS * 64 + (HALVES + h) * size, a->number, min, C);
+        for (int r = 0; r < R; r++) {
+            const float part = FINE ? (float)ROW(r)->fine_half[h] * (1.0f / 256) : (float)ROW(r)->half[h];
+            vf total = vf_set(HALVES == 1 ? ROW(r)->sum : ROW(r)->scale * part);
+            for (int c = 0; c < C; c++) sum[r][c] = vf_fma(min[c], total, sum[r][c]);
+        }
+    }
+#undef ROW
+}
+
+/* Ask for the lines of y, which a tile writes at its end: stores wait for them one after the other. */
+INLINE void prefetch_output(const struct gemm_args *a, int64_t row, int32_t block, const int R, const int C) {
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) __builtin_prefetch(a->y + (row + r) * a->y_stride + (block + c) * 16, 1);
+}
+
+/* All groups in order, then the fine codes of those that have any (0 in rows where they have none). */
 INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, const int R, const int C,
                        const int BITS, const int HALVES) {
-    const int64_t groups = a->groups, stride = group_bytes(a), size = number_bytes(a->number);
+    const int64_t groups = a->groups, stride = group_bytes(a), words = mark_words(groups);
+    const int64_t row_bytes = groups * (int64_t)sizeof(struct row_group);
+    const struct row_group *first = x.groups + row * groups;
     const uint8_t *w[FEW_WIDE];
     for (int c = 0; c < C; c++) w[c] = a->weights + (int64_t)(block + c) * groups * stride;
+    prefetch_output(a, row, block, R, C);
     vf sum[TILE_ROWS][FEW_WIDE];
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++) sum[r][c] = vf_zero();
     for (int64_t g = 0; g < groups; g++) {
-        const int8_t *codes = x.codes + (row * groups + g) * GROUP;
-        const struct group_meta *meta = x.meta + row * groups + g;
-#pragma GCC unroll 2
-        for (int h = 0; h < HALVES; h++) {
-            vi dot[TILE_ROWS][FEW_WIDE];
-            int32_t shift[TILE_ROWS]; /* what the zero point adds to each sum of products */
-            for (int r = 0; r < R; r++) {
-                const struct group_meta *m = meta + r * groups;
-                shift[r] = -a->zero * (HALVES == 2 ? m->half[h] : m->half[0] + m->half[1]);
-                for (int c = 0; c < C; c++) dot[r][c] = vi_set(x.fine ? 0 : shift[r]);
-            }
-            dot_group(w, codes, groups * GROUP, h, dot, R, C, BITS, HALVES);
-            if (x.fine) {
-                for (int r = 0; r < R; r++)
-                    for (int c = 0; c < C; c++) dot[r][c] = vi_shift_add(dot[r][c], shift[r]);
-                dot_group(w, x.fine + (row * groups + g) * GROUP, groups * GROUP, h, dot, R, C, BITS, HALVES);
-            }
-            for (int c = 0; c < C; c++) {
-                const uint8_t *numbers = w[c] + BITS * 64;
-                vf scale = vf_number(numbers + h * 16 * size, 0, a->number);
-                for (int r = 0; r < R; r++) {
-                    vf factor = vf_mul(scale, vf_set(meta[r * groups].scale));
-                    sum[r][c] = vf_fma(vi_float(dot[r][c]), factor, sum[r][c]);
-                }
-                if (!a->has_min) continue;
-                vf min = vf_number(numbers + (HALVES + h) * 16 * size, 0, a->number);
-                for (int r = 0; r < R; r++) {
-                    const struct group_meta *m = meta + r * groups;
-                    vf part = vf_set(HALVES == 2 ? m->scale * (float)m->half[h] : m->sum);
-                    sum[r][c] = vf_fma(min, part, sum[r][c]);
-                }
-            }
-        }
+        tile_group(a, w, first + g, row_bytes, NULL, sum, R, C, BITS, HALVES, 0);
         for (int c = 0; c < C; c++) w[c] += stride;
+    }
+    for (int64_t word = 0; x.fine && word < words; word++) {
+        uint64_t marks = 0;
+        for (int r = 0; r < R; r++) marks |= x.marks[(row + r) * words + word];
+        for (; marks; marks &= marks - 1) {
+            const int64_t g = word * 64 + __builtin_ctzll(marks);
+            for (int c = 0; c < C; c++) w[c] = a->weights + ((int64_t)(block + c) * groups + g) * stride;
+            tile_group(a, w, first + g, row_bytes, x.fine + (row * groups + g) * GROUP, sum, R, C, BITS, HALVES, 1);
+        }
     }
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++) finish(a, row + r, block + c, sum[r][c]);

@@ -20,9 +20,8 @@ static struct gemm_args part_of(const struct gemm_args *a, int64_t row, int64_t 
     part.weights += column / 16 * block_bytes(a);
     if (part.bias) part.bias += column;
     if (part.plain) part.plain += row * part.plain_stride;
-    if (part.x.codes) part.x.codes += row * a->groups * GROUP;
-    if (part.x.fine) part.x.fine += row * a->groups * GROUP;
-    if (part.x.meta) part.x.meta += row * a->groups;
+    if (part.x.groups) part.x.groups += row * a->groups;
+    if (part.x.fine) part.x.fine += row * a->groups * GROUP, part.x.marks += row * mark_words(a->groups);
     return part;
 }
 

@@ -2,34 +2,48 @@
 
 #define LOG2E 1.44269504088896341f
 
-/* What rounding to the codes left over, in 256ths; returns the sum. */
-INLINE int32_t fine_codes(vf scaled, int8_t *fine) {
-    vf rest = vf_mul(vf_sub(scaled, vf_round(scaled)), vf_set(256.0f));
-    return vf_to_bytes(vf_min(rest, vf_set(127.0f)), fine);
-}
+/* What rounding leaves over, in 256ths. */
+INLINE vf rest_256(vf scaled) { return vf_min(vf_mul(vf_sub(scaled, vf_round(scaled)), vf_set(256.0f)), vf_set(127.0f)); }
 
-INLINE void quantize_group(vf low, vf high, int8_t *codes, int8_t *fine, struct group_meta *meta) {
-    int32_t top = vf_top_bits(low), other = vf_top_bits(high);
-    if (other > top) top = other;
+INLINE int64_t mark_words(int64_t groups) { return (groups + 63) / 64; }
+
+/* Codes of one group; returns the scale. Its fine codes are written, but counted by `settle_fine`. */
+INLINE float quantize_group(vf low, vf high, struct row_group *out, int8_t *fine) {
+    int32_t top = vf_top_bits(low, high);
     float peak = f32_of_bits((uint32_t)top);
     if (top >= 0x7f800000 || peak < 1e-30f) { /* not finite: pass it on as NaN */
-        memset(codes, 0, GROUP);
-        if (fine) memset(fine, 0, GROUP);
         float value = top >= 0x7f800000 ? f32_of_bits(0x7fc00000) : 0.0f;
-        *meta = (struct group_meta){value, value, {0, 0}};
-        return;
+        *out = (struct row_group){.scale = value, .sum = value};
+        if (fine) memset(fine, 0, GROUP);
+        return 0.0f;
     }
     vf inverse = vf_set(127.0f / peak);
     low = vf_mul(low, inverse), high = vf_mul(high, inverse);
-    meta->half[0] = vf_to_bytes(low, codes);
-    meta->half[1] = vf_to_bytes(high, codes + 16);
-    meta->scale = peak / 127.0f;
+    out->half[0] = (int16_t)vf_to_bytes(low, out->codes);
+    out->half[1] = (int16_t)vf_to_bytes(high, out->codes + 16);
+    out->fine_half[0] = out->fine_half[1] = 0;
+    out->scale = peak / 127.0f;
+    out->sum = out->scale * (float)(out->half[0] + out->half[1]);
     if (fine) {
-        meta->half[0] = meta->half[0] * 256 + fine_codes(low, fine);
-        meta->half[1] = meta->half[1] * 256 + fine_codes(high, fine + 16);
-        meta->scale *= 1.0f / 256;
+        vf_to_bytes(rest_256(low), fine);
+        vf_to_bytes(rest_256(high), fine + 16);
     }
-    meta->sum = meta->scale * (float)(meta->half[0] + meta->half[1]);
+    return out->scale;
+}
+
+/* Keep the fine codes of the groups whose rounding weighs most, drop the others. */
+INLINE void settle_fine(int8_t *fine, struct row_group *group, uint64_t *marks, int64_t groups, float least) {
+    memset(marks, 0, (size_t)mark_words(groups) * 8);
+    for (int64_t g = 0; g < groups; g++, fine += GROUP, group++) {
+        if (!(group->scale * group->scale > least)) {
+            memset(fine, 0, GROUP);
+            continue;
+        }
+        marks[g / 64] |= (uint64_t)1 << g % 64;
+        for (int i = 0; i < GROUP; i++) group->fine_half[i / 16] = (int16_t)(group->fine_half[i / 16] + fine[i]);
+        float rest = (float)(group->fine_half[0] + group->fine_half[1]) * (1.0f / 256);
+        group->sum = group->scale * ((float)(group->half[0] + group->half[1]) + rest);
+    }
 }
 
 INLINE vf load_tail(const float *p, int64_t left) {
@@ -66,7 +80,9 @@ INLINE vf made_lanes(const struct quant_args *a, const float *x, int64_t i, vf i
 static void make_row(const struct quant_args *a, int64_t row, struct int8_rows out, int64_t at) {
     const float *x = a->x + row * a->x_stride;
     const int64_t groups = (a->columns + GROUP - 1) / GROUP;
+    const int64_t first = at * groups;
     vf inverse = vf_set(a->source == SOURCE_NORM ? inverse_rms(x, a->columns, a->eps) : 1.0f);
+    float squares = 0;
     for (int64_t g = 0; g < groups; g++) {
         vf low = made_lanes(a, x, g * GROUP, inverse), high = made_lanes(a, x, g * GROUP + 16, inverse);
         if (a->plain) {
@@ -74,9 +90,13 @@ static void make_row(const struct quant_args *a, int64_t row, struct int8_rows o
             store_tail(plain, low, a->columns - g * GROUP);
             store_tail(plain + 16, high, a->columns - g * GROUP - 16);
         }
-        const int64_t index = at * groups + g;
-        if (out.codes)
-            quantize_group(low, high, out.codes + index * GROUP, out.fine ? out.fine + index * GROUP : NULL, out.meta + index);
+        if (!out.groups) continue;
+        float scale = quantize_group(low, high, out.groups + first + g, out.fine ? out.fine + (first + g) * GROUP : NULL);
+        squares += scale * scale;
+    }
+    if (out.fine) {
+        float least = a->fine_above * squares / (float)groups;
+        settle_fine(out.fine + first * GROUP, out.groups + first, out.marks + at * mark_words(groups), groups, least);
     }
 }
 
@@ -98,8 +118,9 @@ static void quantize_run(const void *args, int32_t chunk, int32_t chunks, struct
 static struct int8_rows own_rows(const struct quant_args *source, struct worker *worker) {
     if (worker->made != source || worker->made_in != worker->serial) {
         int64_t rows = *source->rows, groups = (source->columns + GROUP - 1) / GROUP;
-        int8_t *codes = (int8_t *)worker->scratch, *fine = codes + rows * groups * GROUP, *rest = fine + rows * groups * GROUP;
-        struct int8_rows out = {codes, source->out.fine ? fine : NULL, (struct group_meta *)rest};
+        struct int8_rows out = {.groups = (struct row_group *)worker->scratch};
+        out.marks = (uint64_t *)(out.groups + rows * groups);
+        out.fine = source->out.fine ? (int8_t *)(out.marks + rows * mark_words(groups)) : NULL;
         for (int64_t row = 0; row < rows; row++) make_row(source, row, out, row);
         worker->made = source, worker->made_in = worker->serial, worker->made_rows = out;
     }

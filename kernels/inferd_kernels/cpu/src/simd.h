@@ -75,14 +75,22 @@ INLINE float vf_sum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE float vf_top(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
 INLINE vf vi_float(vi a) { return _mm512_cvtepi32_ps(a); }
-INLINE vi vi_shift_add(vi a, int32_t b) { return _mm512_add_epi32(_mm512_slli_epi32(a, 8), _mm512_set1_epi32(b)); }
+INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 INLINE vb vb_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE vb vb_low(vb a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 INLINE vb vb_high(vb a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
-INLINE vi dot_nibbles(vi c, vb w, int32_t x) { return _mm512_dpbusd_epi32(c, w, _mm512_set1_epi32(x)); }
-INLINE vi dot_bytes(vi c, vb w, int32_t x) { return _mm512_dpbusd_epi32(c, w, _mm512_set1_epi32(x)); }
-INLINE int32_t vf_top_bits(vf a) { /* largest bits without sign: NaN and infinity come out on top */
-    return _mm512_reduce_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7fffffff)));
+typedef __m512i vq; /* four bytes, repeated */
+INLINE vq vq_load(const int8_t *p) {
+    int32_t x;
+    memcpy(&x, p, 4);
+    return _mm512_set1_epi32(x);
+}
+INLINE vi dot_nibbles(vi c, vb w, vq x) { return _mm512_dpbusd_epi32(c, w, x); }
+INLINE vi dot_bytes(vi c, vb w, vq x) { return _mm512_dpbusd_epi32(c, w, x); }
+INLINE int32_t vf_top_bits(vf a, vf b) { /* largest bits without sign: NaN and infinity come out on top */
+    __m512i mask = _mm512_set1_epi32(0x7fffffff);
+    return _mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), mask),
+                                                    _mm512_and_si512(_mm512_castps_si512(b), mask)));
 }
 INLINE int32_t vf_to_bytes(vf a, int8_t *out) { /* rounds to nearest even; returns the sum */
     __m512i v = _mm512_cvtps_epi32(a);
@@ -150,10 +158,7 @@ INLINE float vf_top(vf x) {
     return m;
 }
 INLINE vi vi_set(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
-INLINE vi vi_shift_add(vi x, int32_t y) {
-    __m256i v = _mm256_set1_epi32(y);
-    return (vi){_mm256_add_epi32(_mm256_slli_epi32(x.a, 8), v), _mm256_add_epi32(_mm256_slli_epi32(x.b, 8), v)};
-}
+INLINE vi vi_add(vi x, vi y) { return (vi){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 INLINE vf vi_float(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 INLINE vb vb_load(const void *p) {
     return (vb){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)};
@@ -170,19 +175,22 @@ INLINE __m256i bytes_(__m256i c, __m256i w, __m256i even, __m256i odd) {
     __m256i low = _mm256_and_si256(w, _mm256_set1_epi16(255)), high = _mm256_srli_epi16(w, 8);
     return _mm256_add_epi32(c, _mm256_add_epi32(_mm256_madd_epi16(low, even), _mm256_madd_epi16(high, odd)));
 }
-INLINE vi dot_nibbles(vi c, vb w, int32_t x) {
-    __m256i v = _mm256_set1_epi32(x);
-    return (vi){nibbles_(c.a, w.a, v), nibbles_(c.b, w.b, v)};
+typedef __m256i vq;
+INLINE vq vq_load(const int8_t *p) {
+    int32_t x;
+    memcpy(&x, p, 4);
+    return _mm256_set1_epi32(x);
 }
-INLINE vi dot_bytes(vi c, vb w, int32_t x) {
-    __m256i v = _mm256_set1_epi32(x);
+INLINE vi dot_nibbles(vi c, vb w, vq v) { return (vi){nibbles_(c.a, w.a, v), nibbles_(c.b, w.b, v)}; }
+INLINE vi dot_bytes(vi c, vb w, vq v) {
     __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8), odd = _mm256_srai_epi16(v, 8);
     return (vi){bytes_(c.a, w.a, even, odd), bytes_(c.b, w.b, even, odd)};
 }
-INLINE int32_t vf_top_bits(vf x) {
-    int32_t t[16], m = 0;
+INLINE int32_t vf_top_bits(vf x, vf y) {
+    int32_t t[32], m = 0;
     memcpy(t, &x, 64);
-    for (int i = 0; i < 16; i++) m = (t[i] & 0x7fffffff) > m ? t[i] & 0x7fffffff : m;
+    memcpy(t + 16, &y, 64);
+    for (int i = 0; i < 32; i++) m = (t[i] & 0x7fffffff) > m ? t[i] & 0x7fffffff : m;
     return m;
 }
 INLINE int32_t vf_to_bytes(vf x, int8_t *out) {
@@ -285,8 +293,8 @@ INLINE vi vi_set(int32_t x) {
     LANES r.v[i] = x;
     return r;
 }
-INLINE vi vi_shift_add(vi a, int32_t b) { /* 256 a + b */
-    LANES a.v[i] = a.v[i] * 256 + b;
+INLINE vi vi_add(vi a, vi b) {
+    LANES a.v[i] += b.v[i];
     return a;
 }
 INLINE vf vi_float(vi a) {
@@ -307,17 +315,23 @@ INLINE vb vb_high(vb a) {
     for (int i = 0; i < 64; i++) a.v[i] >>= 4;
     return a;
 }
-INLINE vi dot_bytes(vi c, vb w, int32_t x) {
-    int8_t b[4];
-    memcpy(b, &x, 4);
+typedef struct { int8_t v[4]; } vq;
+INLINE vq vq_load(const int8_t *p) {
+    vq r;
+    memcpy(r.v, p, 4);
+    return r;
+}
+INLINE vi dot_bytes(vi c, vb w, vq x) {
+    const int8_t *b = x.v;
     LANES c.v[i] += w.v[4 * i] * b[0] + w.v[4 * i + 1] * b[1] + w.v[4 * i + 2] * b[2] + w.v[4 * i + 3] * b[3];
     return c;
 }
-INLINE vi dot_nibbles(vi c, vb w, int32_t x) { return dot_bytes(c, w, x); }
-INLINE int32_t vf_top_bits(vf a) {
+INLINE vi dot_nibbles(vi c, vb w, vq x) { return dot_bytes(c, w, x); }
+INLINE int32_t vf_top_bits(vf a, vf b) {
     int32_t m = 0;
     LANES {
-        int32_t bits = (int32_t)(bits_of_f32(a.v[i]) & 0x7fffffff);
+        int32_t bits = (int32_t)(bits_of_f32(a.v[i]) & 0x7fffffff), other = (int32_t)(bits_of_f32(b.v[i]) & 0x7fffffff);
+        if (other > bits) bits = other;
         m = bits > m ? bits : m;
     }
     return m;
