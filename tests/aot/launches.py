@@ -1,0 +1,203 @@
+"""Launches of every kernel at model sizes on `meta` tensors, each with the tile case it is to be compiled with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+
+from inferd_kernels.triton.accept import accept
+from inferd_kernels.triton.attn_decode import Splits, attn_decode, plan_splits, scratch_shapes
+from inferd_kernels.triton.attn_prefill import KVCache, Ragged, Scores, attn_prefill
+from inferd_kernels.triton.embedding import embedding_rows
+from inferd_kernels.triton.gate import gate_quantized, gate_rows
+from inferd_kernels.triton.gemm_w4 import Weight4, gemm_w4
+from inferd_kernels.triton.gemm_w8 import Weight8, gemm_w8
+from inferd_kernels.triton.kv_write import HeadNorms, RopeTables, kv_write
+from inferd_kernels.triton.norm import QuantizedRows, rms_norm_quantized, rms_norm_rows
+from inferd_kernels.triton.sampler import RowParams, sample
+from inferd_kernels.triton.split_k import CASES, Epilogue
+from inferd_kernels.triton.tiling import Tiles
+
+BF16, I8, F8 = torch.bfloat16, torch.int8, torch.float8_e4m3fn
+HEADS, KV_HEADS, HIDDEN, INNER, VOCAB = 32, 8, 4096, 14336, 151936
+PROCESSORS = 128
+"""Multiprocessors assumed where a launcher would ask the device."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launcher call; `tiles` are looked up under (kernel, case) and handed to it."""
+
+    name: str
+    run: Callable[[Tiles | None], object]
+    kernel: str = ""
+    case: str = ""
+    matrix: bool = False
+    """Its main kernel must use the matrix units, and read ahead into shared memory."""
+    fp8: bool = False
+    """Needs fp8 types, which sm_80 lacks."""
+
+
+def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def ints(*shape: int) -> torch.Tensor:
+    return empty(*shape, dtype=torch.int32)
+
+
+def floats(*shape: int) -> torch.Tensor:
+    return empty(*shape, dtype=torch.float32)
+
+
+def cache(width: int, page: int, kind: torch.dtype = BF16) -> KVCache:
+    scales = (None, None) if kind == BF16 else (floats(99, page, KV_HEADS, 1), floats(99, page, KV_HEADS, 1))
+    planes = (empty(99, page, KV_HEADS, width, dtype=kind), empty(99, page, KV_HEADS, width, dtype=kind))
+    return KVCache(*planes, *scales)
+
+
+def ragged(num_seqs: int, num_tokens: int) -> Ragged:
+    return Ragged(ints(num_seqs + 1), ints(num_seqs), ints(num_seqs, 64), 0, num_seqs, num_tokens)
+
+
+def prefill(width: int, page: int = 16, scores: Scores = Scores(0.1)) -> Launch:
+    def run(tiles: Tiles | None) -> None:
+        q = empty(999, HEADS, width)
+        attn_prefill(q, cache(width, page), ragged(8, 999), scores, torch.empty_like(q), tiles=tiles)
+
+    name = f"prefill-hd{width}-page{page}{'-window' if scores.window else ''}"
+    return Launch(name, run, "attn_prefill", f"hd{width}", matrix=True)
+
+
+def decode(width: int, page: int = 16, kind: torch.dtype = BF16, rows: int = 1) -> Launch:
+    eight = kind != BF16
+
+    def run(tiles: Tiles | None) -> None:
+        assert tiles is not None
+        q = empty(8 * rows, HEADS, width)
+        splits = Splits(ints(9), tiles["SPLIT"], 64)
+        shapes = scratch_shapes(8, 64, rows, HEADS, width)
+        scratch = (floats(*shapes[0]), floats(*shapes[1]))
+        batch = ragged(8, 8 * rows)
+        attn_decode(
+            q,
+            cache(width, page, kind),
+            batch,
+            Scores(0.1),
+            splits,
+            scratch,
+            torch.empty_like(q),
+            rows=rows,
+            tiles=tiles,
+        )
+
+    name = f"decode-hd{width}-page{page}-rows{rows}{'-' + str(kind).split('.')[1] if eight else ''}"
+    case = f"hd{width}-8bit" if eight else f"hd{width}"
+    return Launch(name, run, "attn_decode", case, matrix=True, fp8=kind == F8)
+
+
+def rows_of(case: str) -> int:
+    return int(case[1:]) if case.startswith("m") else 4096
+
+
+def spread(tiles: Tiles | None) -> dict[str, int]:
+    """Turn programs a multiprocessor into programs, as the launcher does on a device."""
+    assert tiles is not None
+    return {**tiles, "PROGRAMS": tiles["PROGRAMS"] * PROCESSORS // 2}
+
+
+def w4(case: str, *, mins: bool = False) -> Launch:
+    def run(tiles: Tiles | None) -> None:
+        m, groups = rows_of(case), HIDDEN // 128
+        codes = empty(HIDDEN // 128, INNER, 64, dtype=torch.uint8)
+        planes = empty(groups, INNER, dtype=torch.float16)
+        weight = Weight4(codes, planes, planes if mins else None, (INNER, HIDDEN), 128, 8)
+        gemm_w4(empty(m, HIDDEN), weight, Epilogue(None, empty(m, INNER)), tiles=spread(tiles))
+
+    return Launch(f"w4-{case}{'-mins' if mins else ''}", run, "gemm_w4", case, matrix=True)
+
+
+def w8(case: str, kind: torch.dtype, *, quantized: bool = False) -> Launch:
+    kernel = {I8: "gemm_w8", F8: "gemm_fp8_rows" if quantized else "gemm_fp8"}[kind]
+
+    def run(tiles: Tiles | None) -> None:
+        m = rows_of(case)
+        weight = Weight8(empty(INNER, HIDDEN, dtype=kind), floats(1, INNER), None, HIDDEN, 0)
+        x = QuantizedRows(empty(m, HIDDEN, dtype=kind), floats(m)) if quantized else empty(m, HIDDEN)
+        gemm_w8(x, weight, dtype=BF16, tiles=spread(tiles))
+
+    name = f"{'fp8' if kind == F8 else 'w8'}-{case}{'-rows' if quantized else ''}"
+    return Launch(name, run, kernel, case, matrix=True, fp8=kind == F8)
+
+
+def write(kind: torch.dtype = BF16) -> Launch:
+    def run(_tiles: Tiles | None) -> None:
+        joined = empty(99, HEADS + 2 * KV_HEADS, 128)
+        q, k, v = joined.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        wide = empty(99, dtype=torch.int64)
+        norms, rope = HeadNorms(floats(128), floats(128), 1e-6), RopeTables(floats(4096, 128), floats(4096, 128))
+        kv_write(SimpleNamespace(q=q, k=k, v=v), cache(128, 16, kind), wide, wide, norms, rope)
+
+    return Launch(f"kv_write-{str(kind).split('.')[1]}", run, fp8=kind == F8)
+
+
+def plain(name: str, run: Callable[[], object], *, fp8: bool = False) -> Launch:
+    return Launch(name, lambda _tiles: run(), fp8=fp8)
+
+
+def sampler() -> object:
+    return sample(floats(64, VOCAB), RowParams(floats(64), ints(64), floats(64), floats(64), ints(64, 2)))
+
+
+DEFAULT: tuple[Launch, ...] = (
+    prefill(64),
+    prefill(128),
+    prefill(256),
+    decode(64),
+    decode(128),
+    decode(128, kind=I8),
+    decode(128, kind=F8),
+    decode(128, rows=8),
+    w4("m16"),
+    w4("m64"),
+    w4("large"),
+    w8("m16", I8),
+    w8("large", I8),
+    w8("m16", F8),
+    w8("large", F8, quantized=True),
+    write(),
+    write(I8),
+    write(F8),
+    plain("plan_splits", lambda: plan_splits(ragged(256, 256), ints(257), split=512, max_context=40960, window=4096)),
+    plain("rms_norm", lambda: rms_norm_rows(empty(99, HIDDEN), floats(HIDDEN), 1e-6)),
+    plain("rms_norm-fp8", lambda: rms_norm_quantized(empty(99, HIDDEN), floats(HIDDEN), 1e-6, F8, empty(99, HIDDEN)),
+          fp8=True),
+    plain("silu", lambda: gate_rows(empty(99, 2 * INNER), "silu")),
+    plain("gelu-int8", lambda: gate_quantized(empty(99, 2 * INNER), "gelu", I8)),
+    plain("embedding", lambda: embedding_rows(empty(VOCAB, HIDDEN), ints(99), BF16)),
+    plain("sampler", sampler),
+    plain("accept", lambda: accept(empty(99, dtype=torch.int64), empty(99, dtype=torch.int64), ints(33), 4)),
+)  # fmt: skip
+"""What a bf16 model of Llama-3-8B shape launches, with the default tiles."""
+
+VARIANTS: tuple[Launch, ...] = (
+    *(prefill(width, page) for width in (64, 96, 128, 256) for page in (32, 64)),
+    prefill(128, 16, Scores(0.1, window=4096, softcap=50.0, sinks=floats(HEADS))),
+    *(decode(width, page, kind) for width in (64, 96, 128, 256) for page in (16, 64) for kind in (BF16, I8, F8)),
+    *(decode(128, rows=rows) for rows in (2, 4, 16)),
+    *(w4(f"m{case}", mins=True) for case in CASES),
+    *(w8(f"m{case}", kind) for case in CASES for kind in (I8, F8)),
+    w8("m16", I8, quantized=True),
+    w8("large", F8),
+    plain("gelu_tanh", lambda: gate_rows(empty(99, 2 * INNER), "gelu_tanh")),
+)
+
+
+def tiles_of(launch: Launch, table: Mapping[str, Mapping[str, Tiles]]) -> Tiles | None:
+    """Return the tiles of a launch from a device table."""
+    if not launch.kernel:
+        return None
+    return table[launch.kernel].get(launch.case) or table[launch.kernel]["default"]
