@@ -10,15 +10,18 @@ import msgspec
 
 from inferd_client.errors import RequestTimeout
 from inferd_client.protocol import (
+    CostStatus,
     DeviceStatus,
     Event,
     Latency,
     MemoryEntry,
+    MemoryUse,
     ModelInfo,
     ModelStatus,
     PluginInfo,
     RequestStatus,
     StatusReply,
+    Utilisation,
 )
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -113,20 +116,33 @@ def _snapshot(step: int, totals: dict[str, float]) -> StatusReply:
         ready=True,
         uptime_s=7260 + step / 2,
         default_model="smollm2-135m",
-        devices=(_device(step),),
+        devices=(_device(step, used),),
         models=(_model(running, prefilling, used),),
         requests=_requests(step, running, prefilling),
         clients=len(CLIENTS),
         queue_limit=512,
         counters=_counters(totals),
         latency=_latency(load),
+        cost=_cost(totals["out"]),
     )
 
 
-def _device(step: int) -> DeviceStatus:
+def _device(step: int, used: int) -> DeviceStatus:
     ledger = (MemoryEntry(owner="smollm2-135m", bytes=(138 + 4096 + 400) * MIB),)
     free = (9300 - 3 * (step % 50)) * MIB
-    return DeviceStatus(name="cpu", total_bytes=15900 * MIB, free_bytes=free, limit_bytes=9000 * MIB, ledger=ledger)
+    pool = 4096 * MIB
+    kv_used = pool * used // BLOCKS
+    memory = MemoryUse(
+        weights=138 * MIB,
+        kv_used=kv_used,
+        kv_free=pool - kv_used,
+        activations=27 * MIB,
+        process=263 * MIB,
+        other=15900 * MIB - free - (138 + 27 + 263) * MIB - kv_used,
+    )
+    return DeviceStatus(
+        name="cpu", total_bytes=15900 * MIB, free_bytes=free, limit_bytes=9000 * MIB, ledger=ledger, memory=memory
+    )
 
 
 def _model(running: int, prefilling: int, used: int) -> ModelStatus:
@@ -155,6 +171,36 @@ def _model(running: int, prefilling: int, used: int) -> ModelStatus:
         preempted=1,
         expires_s=None,
         progress_age_s=0.02,
+        utilisation=Utilisation(
+            prefill_flops_s=183e9,
+            flops_ceiling=510e9,
+            flops_format="int8",
+            mfu=0.359,
+            decode_bytes_s=21.4e9,
+            bytes_ceiling=33.1e9,
+            mbu=0.647,
+            weight_share=0.71,
+        ),
+    )
+
+
+def _cost(out: float) -> CostStatus:
+    per_million = 0.21 + 30 / (1000 + out)
+    return CostStatus(
+        source="estimated",
+        meters=("cost.watts_busy", "cost.hardware_price"),
+        currency="EUR",
+        watts=48.0 + out % 9,
+        joules=350e3 + 20 * out,
+        prefill=0.002,
+        decode=0.015,
+        idle=0.003,
+        per_million=per_million,
+        prefill_per_million=0.1 * per_million,
+        decode_per_million=0.75 * per_million,
+        idle_per_million=0.15 * per_million,
+        output_tokens=81300 + int(out),
+        good_tokens=79900 + int(out),
     )
 
 

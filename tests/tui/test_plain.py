@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from inferd_client.protocol import DeviceStatus, Latency, MemoryEntry, ModelStatus, RequestStatus, StatusReply
+from inferd_client.protocol import (
+    CostStatus,
+    DeviceStatus,
+    Latency,
+    MemoryEntry,
+    MemoryUse,
+    ModelStatus,
+    RequestStatus,
+    StatusReply,
+    Utilisation,
+)
 from inferd_tui.plain import MAX_REQUESTS, render
 from inferd_tui.units import number, seconds, size
 
@@ -64,6 +74,47 @@ def test_a_busy_daemon() -> None:
     assert "tpot" not in text
     assert ["r", "c", "m", "decode", "5", "1,234", "250.0", "ms", "blocks"] in [line.split() for line in out]
     assert "\x1b" not in text
+
+
+def test_memory_use_and_cost() -> None:
+    gpu = DeviceStatus(
+        name="cuda:0",
+        total_bytes=8 << 30,
+        free_bytes=4 << 30,
+        description="NVIDIA H100",
+        memory=MemoryUse(weights=1 << 30, other=512 << 20),
+        utilization=0.5,
+        power_w=300.4,
+        temperature_c=60,
+    )
+    use = Utilisation(
+        prefill_flops_s=5e10, flops_ceiling=5e11, flops_format="int8", mfu=0.1, decode_bytes_s=4e9, weight_share=0.875
+    )
+    cost = CostStatus(
+        source="estimated",
+        meters=("cost.watts_busy",),
+        currency="EUR",
+        watts=60.0,
+        joules=1234.0,
+        per_million=1.5,
+        prefill_per_million=0.5,
+        decode_per_million=0.75,
+        idle_per_million=0.25,
+        output_tokens=2000,
+        good_tokens=1900,
+    )
+    model = ModelStatus(name="m", state="ready", utilisation=use)
+    out = lines(devices=(gpu, DeviceStatus(name="cuda:1", problem="lost\x1b")), models=(model,), cost=cost)
+    assert "cuda:0: weights 1.0 GiB, KV used n/a, KV free n/a, activations n/a, process n/a, others 512.0 MiB" in out
+    assert "cuda:0: NVIDIA H100, busy 50%, power 300 W, temperature 60 C" in out
+    assert "cuda:1: no figures lost␛" in out
+    assert "m: prefill MFU 10.0%: 50 GFLOP/s of 500 GFLOP/s measured in int8" in out
+    assert "m: decode MBU n/a: 4 GB/s of n/a measured; 87.5% weights, the rest KV" in out
+    assert (
+        "cost per million good tokens: 1.50 EUR (prefill 0.5 EUR, decode 0.75 EUR, idle 0.25 EUR), "
+        "estimated from cost.watts_busy" in out
+    )
+    assert "power 60 W, 1.23 kJ since the start; 1,900 of 2,000 output tokens were good" in out
 
 
 def test_many_requests_are_counted() -> None:

@@ -17,7 +17,7 @@ class Glyphs:
     full: str
     empty: str
     parts: str
-    """Of the memory bar: weights, KV used, KV free, process, others."""
+    """Of the memory bar: weights, KV used, KV free, activations, process, others."""
     ascii: bool = False
 
     def text(self, text: str) -> str:
@@ -50,5 +50,5 @@ class Glyphs:
         return self.levels[max(0, min(last, round(share * last)))]
 
 
-UNICODE = Glyphs(levels="▁▂▃▄▅▆▇█", full="█", empty="░", parts="█▓▒▚▞")
-ASCII = Glyphs(levels="_.-:=+*#", full="#", empty=".", parts="WKkpo", ascii=True)
+UNICODE = Glyphs(levels="▁▂▃▄▅▆▇█", full="█", empty="░", parts="█▓▒▟▚▞")
+ASCII = Glyphs(levels="_.-:=+*#", full="#", empty=".", parts="WKkapo", ascii=True)

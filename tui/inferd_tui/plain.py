@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from inferd_client.protocol import DeviceStatus, ModelStatus, StatusReply
+from inferd_client.protocol import CostStatus, DeviceStatus, ModelStatus, StatusReply, Utilisation
 from inferd_tui.escape import clean_line
-from inferd_tui.units import NA, number, seconds, size, table
+from inferd_tui.units import NA, money, number, percent, quantity, seconds, size, table
 
+MEMORY = {
+    "weights": "weights",
+    "kv_used": "KV used",
+    "kv_free": "KV free",
+    "activations": "activations",
+    "process": "process",
+    "other": "others",
+}
+"""Parts of a device's memory, in the order of the monitor's bar, and what they are called."""
 MAX_REQUESTS = 20
 """Rows of the request table; the rest is counted."""
 
@@ -17,9 +26,10 @@ def render(status: StatusReply) -> list[str]:
     parts = [
         _header(status),
         [f"WARNING: {clean_line(text)}" for text in status.warnings],
-        [_device(device) for device in status.devices],
+        [line for device in status.devices for line in _device(device)],
         models(status.models),
         _latency(status),
+        _cost(status.cost),
         _requests(status),
     ]
     return [line for part in parts if part for line in ("", *part)][1:]
@@ -42,11 +52,36 @@ def _header(status: StatusReply) -> list[str]:
     ]
 
 
-def _device(device: DeviceStatus) -> str:
+def _device(device: DeviceStatus) -> Iterator[str]:
     ledger = ", ".join(f"{entry.owner} {size(entry.bytes)}" for entry in device.ledger) or "nothing granted"
     kind = " unified" if device.unified else ""
-    text = f"{device.name}{kind}: {size(device.free_bytes)} free of {size(device.total_bytes)}"
-    return clean_line(f"{text}, may grant {size(device.limit_bytes)}: {ledger}")
+    name = f"{device.name}{kind}"
+    text = f"{name}: {size(device.free_bytes)} free of {size(device.total_bytes)}"
+    yield clean_line(f"{text}, may grant {size(device.limit_bytes)}: {ledger}")
+    if device.memory is not None:
+        parts = ", ".join(f"{label} {size(getattr(device.memory, field))}" for field, label in MEMORY.items())
+        yield clean_line(f"{name}: {parts}")
+    sensors = {
+        "busy": None if device.utilization is None else f"{100 * device.utilization:.0f}%",
+        "power": None if device.power_w is None else f"{device.power_w:.0f} W",
+        "temperature": None if device.temperature_c is None else f"{device.temperature_c} C",
+        "no figures": device.problem or None,
+    }
+    told = ", ".join(f"{label} {value}" for label, value in sensors.items() if value is not None)
+    if told:
+        yield clean_line(f"{name}: {device.description + ', ' if device.description else ''}{told}")
+
+
+def use_lines(use: Utilisation | None) -> list[str]:
+    """Return what prefill and decode achieved against the measured ceilings; nothing where nothing ran."""
+    found: list[str] = []
+    if use is not None and use.prefill_flops_s is not None:
+        most = f"{quantity(use.flops_ceiling, 'FLOP/s')} measured in {use.flops_format or NA}"
+        found.append(f"prefill MFU {percent(use.mfu, 1)}: {quantity(use.prefill_flops_s, 'FLOP/s')} of {most}")
+    if use is not None and use.decode_bytes_s is not None:
+        most = f"{quantity(use.bytes_ceiling, 'B/s')} measured; {percent(use.weight_share, 1)} weights, the rest KV"
+        found.append(f"decode MBU {percent(use.mbu, 1)}: {quantity(use.decode_bytes_s, 'B/s')} of {most}")
+    return found
 
 
 def _model(model: ModelStatus) -> tuple[str, ...]:
@@ -80,6 +115,7 @@ def _model_notes(model: ModelStatus) -> Iterator[str]:
     for text in (model.weights_note, f"eager: {model.eager_because}" if model.eager_because else ""):
         if text:
             yield f"{name}: {clean_line(text)}"
+    yield from (f"{name}: {line}" for line in use_lines(model.utilisation))
     if model.restarts:
         yield f"{name}: its worker was restarted {model.restarts} times"
 
@@ -88,6 +124,22 @@ def _latency(status: StatusReply) -> list[str]:
     seen = {name: value for name, value in status.latency.items() if value.count}
     cells = [(n, number(v.count), seconds(v.p50), seconds(v.p95), seconds(v.p99)) for n, v in seen.items()]
     return table(("LATENCY", "COUNT", "P50", "P95", "P99"), cells) if cells else []
+
+
+def _cost(cost: CostStatus | None) -> list[str]:
+    """Say what a million good tokens cost, and what that rests on; nothing where nothing is known."""
+    if cost is None or (cost.source == "n/a" and cost.watts is None):
+        return []
+    watts = NA if cost.watts is None else f"{cost.watts:.0f} W"
+    rests = f", {cost.source}" + (f" from {', '.join(cost.meters)}" if cost.meters else "")
+    parts = ", ".join(
+        f"{name} {money(getattr(cost, f'{name}_per_million'), cost.currency)}" for name in ("prefill", "decode", "idle")
+    )
+    return [
+        clean_line(f"cost per million good tokens: {money(cost.per_million, cost.currency)} ({parts}){rests}"),
+        f"power {watts}, {quantity(cost.joules, 'J')} since the start; "
+        f"{number(cost.good_tokens)} of {number(cost.output_tokens)} output tokens were good",
+    ]
 
 
 def _requests(status: StatusReply) -> list[str]:

@@ -76,12 +76,10 @@ def quantity(value: float | None, unit: str) -> str:
     """A large number with a decimal prefix: 51.3 GB/s."""
     if value is None:
         return NA
-    for prefix in ("", "k", "M", "G", "T"):
-        if abs(value) < 1000:
-            break
-        value /= 1000
-    else:
-        prefix = "P"
+    prefixes = iter("kMGTP")
+    prefix = ""
+    while abs(value) >= 1000 and prefix != "P":
+        value, prefix = value / 1000, next(prefixes)
     return f"{value:.3g} {prefix}{unit}"
 
 

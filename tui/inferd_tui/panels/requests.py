@@ -26,7 +26,7 @@ WHY = {
     "priority": "others have a higher priority",
     "loading": "its model is being loaded",
     "grammar": "its grammar is being compiled",
-    "prefix": "another request computes the same prompt",
+    "sibling": "another choice of it computes the same prompt",
 }
 """What the reasons mean; the help screen lists them too."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from inferd_client.protocol import StatusReply
-from inferd_tui.frame import Frame
+from inferd_client.protocol import CostStatus, StatusReply, Utilisation
+from inferd_tui.frame import Frame, main_model
 from inferd_tui.history import total
 from inferd_tui.panels.panel import Panel, row
-from inferd_tui.units import NA, number, percent, rate
+from inferd_tui.units import NA, money, number, percent, rate
 
 OUTPUT = "generation_tokens_total"
 PROMPT = "prefill_tokens_total"
@@ -27,9 +27,33 @@ class Throughput(Panel):
             row(_requests(status, frame)),
             row(_prefix(status)),
             row(_drafts(status)),
-            row(f"MFU {NA}  MBU {NA}  weights/KV time {NA}"),
-            row(f"power {NA}  cost {NA} per M tokens"),
+            row(_use(status)),
+            row(frame.glyphs.text(_power(status.cost or CostStatus()))),
+            row(frame.glyphs.text(_parts(status.cost or CostStatus()))),
         ]
+
+
+def _use(status: StatusReply) -> str:
+    """Say how much of the measured ceilings was used in the last minute, by the model of the header."""
+    model = main_model(status)
+    use = (model.utilisation if model is not None else None) or Utilisation()
+    weights = use.weight_share
+    split = NA if weights is None else f"{100 * weights:.0f}/{100 - 100 * weights:.0f}%"
+    return f"MFU {percent(use.mfu, 1)} MBU {percent(use.mbu, 1)} weights/KV {split}"
+
+
+def _power(cost: CostStatus) -> str:
+    watts = NA if cost.watts is None else f"{cost.watts:.0f}W"
+    price = NA if cost.per_million is None else f"{money(cost.per_million, cost.currency)}/M"
+    source = "" if cost.source == "n/a" else f" {cost.source}"
+    return f"power {watts} cost {price}{source}"
+
+
+def _parts(cost: CostStatus) -> str:
+    prefill, decode, idle = (
+        money(part, "") for part in (cost.prefill_per_million, cost.decode_per_million, cost.idle_per_million)
+    )
+    return f"of it prefill {prefill}  decode {decode}  idle {idle}"
 
 
 def _speed(label: str, counter: str, frame: Frame, width: int) -> Text:

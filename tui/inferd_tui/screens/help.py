@@ -25,8 +25,10 @@ KEYS = {
 }
 WORDS = {
     "exactness": "how far the output may differ from the plain computation: bit, token, distribution, approximate",
-    "process": "memory granted to an engine beyond weights and KV pool; activations are inside it",
-    "others": "used memory that is not the daemon's",
+    "KV free": "the rest of the KV pool; on a host a block takes memory when it is first touched",
+    "activations": "scratch of steps: kept buffers, and on a GPU what its allocator holds",
+    "process": "memory of inferd beside those: programs and libraries",
+    "others": "used memory that is not inferd's",
     "ttft": "arrival of a request to its first token",
     "tpot": "mean time of its later tokens",
     "itl": "gap between two tokens",
@@ -35,6 +37,11 @@ WORDS = {
     "decode": "time of an engine step charged to its decode rows",
     "verify": "the same for steps that verified drafts",
     "e2e": "arrival to last token",
+    "MFU": "operations of prefill against the rate of matrix products measured on this machine, last minute",
+    "MBU": "bytes that decode reads against the rate of reading measured on this machine, last minute",
+    "weights/KV": "time of decode by what it reads: weights, and keys and values of the contexts",
+    "cost": "power and hardware for a million output tokens of requests within the bounds, since the start",
+    "source": "measured: by counters of GPU or CPU; estimated: configured watts, or the hardware's price alone",
     "n/a": "nobody measures it here, or nothing was seen yet",
 }
 
@@ -63,4 +70,4 @@ def text() -> list[str]:
 
 
 def _entries(entries: dict[str, str]) -> list[str]:
-    return [f"  {name:<10} {meaning}" for name, meaning in entries.items()]
+    return [f"  {name:<11} {meaning}" for name, meaning in entries.items()]

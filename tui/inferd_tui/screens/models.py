@@ -11,6 +11,7 @@ from inferd_client.protocol import ModelInfo, ModelStatus
 from inferd_tui.frame import Frame
 from inferd_tui.glyphs import Glyphs
 from inferd_tui.panels.table import Column, Table
+from inferd_tui.plain import use_lines
 from inferd_tui.screens.listing import Listing, Wanted
 from inferd_tui.units import NA, number, short_size
 
@@ -56,7 +57,7 @@ class Models(Listing):
         live = self._live.get(model.name)
         found = [f"{model.name}: {model.path}", model.problem]
         if live is not None:
-            found += [f"{live.state} {live.detail}", live.weights_note]
+            found += [f"{live.state} {live.detail}", live.weights_note, *use_lines(live.utilisation)]
             found += [f"{name} = {value:,} ({live.shape_origin.get(name, '')})" for name, value in live.shape.items()]
         return [text for text in found if text.strip()]
 
