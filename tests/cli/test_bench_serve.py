@@ -97,6 +97,18 @@ def test_the_recorded_profile(tmp_path: Path) -> None:
         assert "a second" in run["summary"]["load"]
 
 
+def test_cost_where_prices_are_known(tmp_path: Path) -> None:
+    config = {"cost": {"tariff_kwh": 0.3, "currency": "EUR", "watts_busy": 100.0}, "slo": {"ttft_ms": 9000}}
+    with FakeDaemon({"delay_s": 0.004}, config=config) as daemon:
+        live = Tool(tmp_path, daemon.runtime)
+        long = ("--input-len", "20", "--output-len", "60", "--requests", "8", "--warmup", "6")
+        (run,) = live("bench", "serve", *long, "--json").json["runs"]
+    spent = run["spent"]
+    assert (spent["source"], spent["currency"]) == ("estimated", "EUR")
+    assert spent["per_million"] > 0
+    assert spent["joules"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

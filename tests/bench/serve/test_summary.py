@@ -7,8 +7,9 @@ import pytest
 from inferd.bench.serve.load import Outcome
 from inferd.bench.serve.plan import Planned
 from inferd.bench.serve.report import render, render_sweep
+from inferd.bench.serve.spent import Spent, spent
 from inferd.bench.serve.summary import Bounds, Summary, summarize
-from inferd_client.protocol import Usage
+from inferd_client.protocol import Cost, CostStatus, Usage
 
 
 def outcome(due: float, *times: float, sent: float | None = None, error: str = "", per: int = 1) -> Outcome:
@@ -92,7 +93,30 @@ def test_one_bound_alone_and_a_single_token() -> None:
 @pytest.mark.parametrize("outcomes", [[], [outcome(0.0, error="unknown_model")], [outcome(0.0, 1.0)]])
 def test_runs_without_much_are_told_all_the_same(outcomes: list[Outcome]) -> None:
     found = summarize("1 at a time", outcomes, Bounds(ttft=1.0))
-    text = "\n".join([*render(found), *render_sweep([found])])
+    text = "\n".join([*render(found, Spent()), *render_sweep([found])])
     assert "1 at a time" in text
     assert "n/a" in text
     assert "nan" not in text
+
+
+def test_cost_is_what_requests_were_charged_and_idling_for_the_good_tokens() -> None:
+    """Two requests of 3 tokens, one good: (0.2 + 0.4 + 0.1 + 0.3 + 0.5) for 3 tokens."""
+    good, slow = outcome(0.0, 0.5, 0.7, 0.9), outcome(0.0, 0.5, 5.0, 9.0)
+    good.cost = Cost(source="estimated", prefill=0.2, decode=0.4, joules=10.0)
+    slow.cost = Cost(source="estimated", prefill=0.1, decode=0.3, joules=30.0)
+    before, after = CostStatus(idle=2.0), CostStatus(idle=2.5, currency="EUR")
+    found = spent([good, slow, outcome(0.0, error="overloaded")], Bounds(tpot=1.0), before, after)
+    assert (found.joules, found.source, found.currency) == (40.0, "estimated", "EUR")
+    assert found.per_million == pytest.approx(1e6 * 1.5 / 3)
+    text = "\n".join(render(summarize("x", [good, slow], Bounds(tpot=1.0)), found))
+    assert "40.0 J, 6.67 J a token" in text
+    assert "5e+05 EUR (estimated; prefill 20.0%, decode 46.7%, idle 33.3%)" in text
+
+
+def test_unknown_cost_is_not_nothing() -> None:
+    unknown = outcome(0.0, 0.5)
+    unknown.cost = Cost()
+    found = spent([unknown], Bounds(), CostStatus(), CostStatus())
+    assert (found.joules, found.prefill, found.per_million) == (None, None, None)
+    assert spent([], Bounds(), None, None) == Spent()
+    assert "n/a" in "\n".join(render(summarize("x", [unknown], Bounds()), found))

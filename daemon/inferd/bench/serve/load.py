@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from inferd.bench.serve.plan import Planned
 from inferd_client import NO_RETRY, AsyncClient
 from inferd_client.errors import DaemonError, InferdError
-from inferd_client.protocol import Timings, Usage
+from inferd_client.protocol import Cost, Timings, Usage
 
 Progress = Callable[[int], None]
 """Told how many requests are over."""
@@ -33,6 +33,7 @@ class Outcome:
     """Code of the error that ended it."""
     usage: Usage | None = None
     timings: Timings | None = None
+    cost: Cost | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -123,7 +124,8 @@ class LoadGenerator:
             async for piece in stream:
                 if piece.ids:
                     outcome.tokens.append((self._clock() - start, len(piece.ids)))
-            outcome.usage, outcome.timings = stream.completion.usage, stream.completion.timings
+            done = stream.completion
+            outcome.usage, outcome.timings, outcome.cost = done.usage, done.timings, done.cost
         except DaemonError as error:
             outcome.error = str(error.code)
         except InferdError as error:

@@ -10,11 +10,12 @@ import numpy as np
 
 if TYPE_CHECKING:
     from inferd.bench.serve.load import Outcome
+    from inferd.bench.serve.run import Run
     from inferd.bench.serve.statistics import Estimate
     from inferd.bench.serve.summary import Bounds, Summary
 
 
-def save(path: Path, title: str, runs: Sequence[tuple[Summary, Sequence[Outcome]]]) -> None:
+def save(path: Path, title: str, runs: Sequence[Run]) -> None:
     """Write a PNG (or what the suffix says) of one or several runs."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -23,21 +24,19 @@ def save(path: Path, title: str, runs: Sequence[tuple[Summary, Sequence[Outcome]
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=10)
     (first, second), (third, fourth) = figure.subplots(2, 2)
-    bounds = runs[0][0].bounds
+    bounds = runs[0].summary.bounds
     _distribution(first, "TTFT", runs, lambda o: [o.ttft] if o.ttft is not None else [], bounds.ttft)
     _distribution(second, "TPOT", runs, lambda o: [o.tpot] if o.tpot is not None else [], bounds.tpot)
     _distribution(third, "ITL", runs, lambda o: list(o.gaps), None)
     if len(runs) > 1:
-        _over_load(fourth, [summary for summary, _ in runs])
+        _over_load(fourth, [run.summary for run in runs])
     else:
-        _over_time(fourth, *runs[0], bounds)
+        _over_time(fourth, runs[0].summary, runs[0].outcomes, bounds)
     figure.savefig(path, dpi=110)
 
 
-def _distribution(
-    axes: Any, name: str, runs: Sequence[tuple[Summary, Sequence[Outcome]]], of: Any, bound: float | None
-) -> None:
-    for summary, outcomes in runs:
+def _distribution(axes: Any, name: str, runs: Sequence[Run], of: Any, bound: float | None) -> None:
+    for summary, _, outcomes in runs:
         values = np.sort([1000 * value for o in outcomes if not o.error for value in of(o)])
         if len(values):
             axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", label=summary.load)

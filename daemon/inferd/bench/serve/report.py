@@ -10,13 +10,14 @@ from inferd_tui.units import NA, number, percent, table
 
 if TYPE_CHECKING:
     from inferd.bench.serve.load import Outcome
+    from inferd.bench.serve.spent import Spent
     from inferd.bench.serve.statistics import Estimate
     from inferd.bench.serve.summary import Summary
 
 COLUMNS = ("mean", *SHARES)
 
 
-def render(summary: Summary) -> Iterator[str]:
+def render(summary: Summary, spent: Spent) -> Iterator[str]:
     """Yield the lines of one run; intervals are 95 %."""
     failed = ", ".join(f"{count} {code}" for code, count in sorted(summary.failed.items()))
     yield f"{summary.load}: {summary.requests} requests in {summary.duration:.1f} s, failed: {failed or 'none'}"
@@ -30,6 +31,7 @@ def render(summary: Summary) -> Iterator[str]:
     yield from table(("RATE", "A SECOND"), list(_rates(summary)))
     yield ""
     yield from _notes(summary)
+    yield from _money(spent, summary.output_tokens)
 
 
 def render_sweep(summaries: Sequence[Summary]) -> Iterator[str]:
@@ -61,6 +63,7 @@ def request_row(outcome: Outcome) -> dict[str, Any]:
         "tpot": outcome.tpot,
         "error": outcome.error,
         "timings": outcome.timings,
+        "cost": outcome.cost,
     }
 
 
@@ -81,12 +84,20 @@ def _notes(summary: Summary) -> Iterator[str]:
     accepted = percent(summary.accepted_tokens, summary.drafted_tokens)
     yield f"tokens: {number(summary.prompt_tokens)} prompt ({cached} cached), {number(summary.output_tokens)} output"
     yield f"drafts accepted: {accepted}"
-    per_token = summary.joules / summary.output_tokens if summary.joules is not None and summary.output_tokens else None
-    energy = NA if summary.joules is None else f"{summary.joules:,.1f} J"
-    yield f"energy: {energy}" + (f", {per_token:.3g} J a token" if per_token is not None else "")
-    cost = NA if summary.cost_per_million is None else f"{summary.cost_per_million:.4g} {summary.cost_note}"
-    yield f"cost per million good output tokens: {cost}"
     yield f"the generator sent at most {1000 * summary.lag:.1f} ms late; latencies count from when a request was due"
+
+
+def _money(spent: Spent, output_tokens: int) -> Iterator[str]:
+    joules = spent.joules
+    per_token = f", {joules / output_tokens:.3g} J a token" if joules is not None and output_tokens else ""
+    yield f"energy: {NA if joules is None else f'{joules:,.1f} J'}{per_token}"
+    if spent.per_million is None:
+        yield f"cost per million good output tokens: {NA}"
+        return
+    parts = {"prefill": spent.prefill, "decode": spent.decode, "idle": spent.idle}
+    total = sum(part or 0.0 for part in parts.values())
+    shares = ", ".join(f"{name} {percent(part, total)}" for name, part in parts.items())
+    yield f"cost per million good output tokens: {spent.per_million:.4g} {spent.currency} ({spent.source}; {shares})"
 
 
 def _bounds(summary: Summary) -> str:

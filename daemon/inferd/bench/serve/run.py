@@ -18,6 +18,7 @@ import inferd
 from inferd.bench.serve.load import LoadGenerator, Outcome
 from inferd.bench.serve.plan import TEXT, Planned, arrivals, requests
 from inferd.bench.serve.profiles import Profile
+from inferd.bench.serve.spent import Spent, spent
 from inferd.bench.serve.summary import Bounds, Summary, summarize
 from inferd_client import AsyncClient, Timeouts
 from inferd_client.protocol import ModelStatus
@@ -72,6 +73,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 class Run(NamedTuple):
     summary: Summary
+    spent: Spent
     outcomes: list[Outcome]
 
 
@@ -98,7 +100,12 @@ async def benchmark(runtime: Path, settings: Settings, progress: Progress = lamb
         environment = _environment(model, await _context(clients[0], model))
         plan = requests(settings.profile, vocabulary, context=environment.context, seed=settings.seed)
         await _warm_up(generator, plan, settings, progress)
-        runs = [await _run(generator, load, plan, settings, progress) for load in settings.loads]
+        runs = []
+        for load in settings.loads:
+            before = (await clients[0].status()).cost
+            outcomes = await _send(generator, load, plan, settings, progress)
+            cost = spent(outcomes, settings.bounds, before, (await clients[0].status()).cost)
+            runs.append(Run(summarize(str(load), outcomes, settings.bounds), cost, outcomes))
         clipped = sum(outcome.planned.clipped for run in runs for outcome in run.outcomes)
         return Report(environment, settings.profile.describe(), clipped, runs)
 
@@ -117,9 +124,10 @@ async def _warm_up(generator: LoadGenerator, plan: Iterator[Planned], settings: 
     await generator.closed_loop(wanted, places, progress=lambda done: progress("warm-up", done, len(wanted)))
 
 
-async def _run(
+async def _send(
     generator: LoadGenerator, load: Load, plan: Iterator[Planned], settings: Settings, progress: Progress
-) -> Run:
+) -> list[Outcome]:
+    """Run one load to the end of its requests or time, and of all answers."""
     until = math.inf if settings.duration is None else settings.duration
     chosen = islice(plan, settings.requests) if settings.duration is None else plan
     total = settings.requests if settings.duration is None else 0
@@ -128,11 +136,9 @@ async def _run(
         progress(str(load), done, total)
 
     if load.rate is None:
-        outcomes = await generator.closed_loop(chosen, load.concurrency or 1, until=until, progress=tell)
-    else:
-        due = takewhile(lambda when: when < until, arrivals(load.rate, settings.seed))
-        outcomes = await generator.open_loop(zip(due, chosen, strict=False), progress=tell)
-    return Run(summarize(str(load), outcomes, settings.bounds), outcomes)
+        return await generator.closed_loop(chosen, load.concurrency or 1, until=until, progress=tell)
+    due = takewhile(lambda when: when < until, arrivals(load.rate, settings.seed))
+    return await generator.open_loop(zip(due, chosen, strict=False), progress=tell)
 
 
 async def _context(client: AsyncClient, model: ModelStatus) -> int | None:

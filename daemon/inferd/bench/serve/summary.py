@@ -66,11 +66,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None without bounds."""
     lag: float
     """Longest time by which the generator itself sent late."""
-    joules: float | None = None
-    cost_per_million: float | None = None
-    """Output tokens of good requests."""
-    cost_note: str = ""
-    """Currency and source of the cost."""
 
 
 def summarize(load: str, outcomes: Sequence[Outcome], bounds: Bounds) -> Summary:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.errors import CliError
 from inferd.cli.output import json_option, lines, note, to_json
 from inferd.cli.state import State, pass_state
@@ -19,7 +20,9 @@ PROFILES = ("SISO", "SILO", "LISO", "LILO", "recorded")
 
 
 @click.command()
-@click.option("-m", "--model", default="", help="A loaded or stored model; default: the daemon's.")
+@click.option(
+    "-m", "--model", default="", shell_complete=complete.models, help="A loaded or stored model; default: the daemon's."
+)
 @click.option(
     "--profile",
     type=click.Choice(PROFILES, case_sensitive=False),
@@ -57,8 +60,18 @@ PROFILES = ("SISO", "SILO", "LISO", "LILO", "recorded")
 @click.option(
     "--clients", type=click.IntRange(1, 64), default=1, show_default=True, help="Client sessions to spread over."
 )
-@click.option("--slo-ttft", type=click.FloatRange(0, min_open=True), metavar="MS", help="Bound of TTFT for goodput.")
-@click.option("--slo-tpot", type=click.FloatRange(0, min_open=True), metavar="MS", help="Bound of TPOT for goodput.")
+@click.option(
+    "--slo-ttft",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MS",
+    help="Bound of TTFT for goodput; default: slo.ttft_ms.",
+)
+@click.option(
+    "--slo-tpot",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MS",
+    help="Bound of TPOT for goodput; default: slo.tpot_ms.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed sends the same requests.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw a PNG.")
 @click.option(
@@ -106,7 +119,10 @@ def _settings(state: State, options: dict[str, Any]) -> Any:
 
     if options["requests"] and options["duration"]:
         raise click.UsageError("--requests and --duration exclude each other")
-    ttft, tpot = (None if ms is None else ms / 1000 for ms in (options["slo_ttft"], options["slo_tpot"]))
+    slo = state.loaded.config.slo
+    ttft, tpot = (
+        ms / 1000 if ms else None for ms in (options["slo_ttft"] or slo.ttft_ms, options["slo_tpot"] or slo.tpot_ms)
+    )
     profile, recorded_rate = _profile(state, options)
     return Settings(
         profile=profile,
@@ -175,18 +191,18 @@ def _show(report: Report, *, as_json: bool) -> None:
     lines([_title(report), report.lengths])
     if report.clipped:
         note(f"{report.clipped} requests were cut to the context of {report.environment.context} tokens")
-    for summary, _ in report.runs:
-        lines(["", *render(summary)])
+    for run in report.runs:
+        lines(["", *render(run.summary, run.spent)])
     if len(report.runs) > 1:
-        lines(["", *render_sweep([summary for summary, _ in report.runs])])
+        lines(["", *render_sweep([run.summary for run in report.runs])])
 
 
 def _document(report: Report, *, whole: bool) -> dict[str, Any]:
     from inferd.bench.serve.report import request_row
 
     runs = [
-        {"summary": summary} | ({"requests": [request_row(o) for o in outcomes]} if whole else {})
-        for summary, outcomes in report.runs
+        {"summary": summary, "spent": spent} | ({"requests": [request_row(o) for o in outcomes]} if whole else {})
+        for summary, spent, outcomes in report.runs
     ]
     return {"environment": report.environment, "lengths": report.lengths, "clipped": report.clipped, "runs": runs}
 
