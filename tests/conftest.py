@@ -27,11 +27,13 @@ def _no_settings_of_this_machine() -> Iterator[None]:
     with (
         tempfile.TemporaryDirectory() as empty,
         tempfile.TemporaryDirectory() as state,
+        tempfile.TemporaryDirectory() as cache,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("CONFIGURATION_DIRECTORY", empty)
         patch.setenv("XDG_CONFIG_HOME", empty)
         patch.setenv("XDG_STATE_HOME", state)
+        patch.setenv("XDG_CACHE_HOME", cache)
         patch.delenv("INFERD_CONFIG", raising=False)
         patch.delenv("INFERD_LOG", raising=False)
         yield

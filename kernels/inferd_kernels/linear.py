@@ -16,8 +16,8 @@ import torch.nn.functional as F
 
 from inferd_kernels.reference.forms import Packed, dequantize
 
-InputFormat = Literal["plain", "native rows", "int8 rows", "mixed rows", "int16 rows"]
-"""What `linear` reads: float rows made by torch, float rows made by a native operator (so that a step can be
+InputFormat = Literal["plain", "device rows", "native rows", "int8 rows", "mixed rows", "int16 rows"]
+"""What `linear` reads: float rows made by torch, by Triton on a GPU, or by a native operator (so that a step can be
 recorded), or int8 rows with scales and group sums: one byte a value, two where rounding weighs most, or two."""
 
 Choice = Literal["auto", "native", "torch"]
@@ -37,6 +37,14 @@ class RowTable(NamedTuple):
     @property
     def nbytes(self) -> int:
         return sum(plane.nbytes for plane in self.planes.values())
+
+
+class WeightImage(NamedTuple):
+    """A prepared weight as it can be kept in a file."""
+
+    about: dict[str, int]
+    data: torch.Tensor
+    """Bytes, flat."""
 
 
 class LinearKernel(ABC):
@@ -100,6 +108,14 @@ class LinearKernel(ABC):
         """Bytes a prepared weight takes on the device."""
         return weight.numel() * weight.element_size()
 
+    def image(self, weight: Any) -> WeightImage | None:
+        """Return what `prepare` or `prepare_rows` made in a form that can be kept; None = it is made at every load."""
+        return None
+
+    def from_image(self, image: WeightImage) -> Any:
+        """Return the weight of an image, on its memory."""
+        raise NotImplementedError(f"{type(self).__name__} makes no images of weights")
+
 
 class DenseLinear(LinearKernel):
     """Float weights through torch.
@@ -150,6 +166,10 @@ class LinearKernels:
     default: LinearKernel
     missing: str = ""
     """Why the native kernels are not in the table, where they should be."""
+    isa: str = ""
+    """Instruction-set tier of the kernels that make images."""
+    layout: str = ""
+    """Changes whenever images of before are of no more use; empty = no kernel makes any."""
 
     def candidates(self, form: str, device: str) -> Sequence[LinearKernel]:
         """All kernels of a form, ending with the one that takes any."""
@@ -164,6 +184,11 @@ class LinearKernels:
         """Return the preferred kernel that takes this weight."""
         return next(k for k in self.candidates(weight.form, device) if k.accepts(weight, dtype))
 
+    def named(self, name: str, forms: Sequence[str], device: str) -> LinearKernel | None:
+        """Return the kernel of a class name that multiplies these forms, where there is one."""
+        found = (k for form in forms for k in self.candidates(form, device) if type(k).__name__ == name)
+        return next(found, None)
+
 
 def default_kernels(choice: Choice = "torch") -> LinearKernels:
     """All kernels of this package. Raises ValueError where `native` ones were asked for and are not built."""
@@ -176,10 +201,13 @@ def default_kernels(choice: Choice = "torch") -> LinearKernels:
     missing = why_missing()
     if missing and choice == "native":
         raise ValueError(f"engine.linear = 'native', but {missing}")
+    isa = layout = ""
     if not missing:
-        from inferd_kernels.cpu.linear import CpuDenseLinear, CpuPackedLinear
+        from inferd_kernels.cpu.library import load
+        from inferd_kernels.cpu.linear import LAYOUT, CpuDenseLinear, CpuPackedLinear
 
+        isa, layout = load().tier, f"{LAYOUT}-{load().source_hash}"
         packed = CpuPackedLinear()
         table[("dense", "cpu")] = [CpuDenseLinear(), dense]
         table |= {("u4_group", "cpu"): [packed], ("i8_group", "cpu"): [packed]}
-    return LinearKernels(table, DequantizedLinear(), missing)
+    return LinearKernels(table, DequantizedLinear(), missing, isa, layout)

@@ -114,6 +114,8 @@ class Engine(Table):
     threads: Size = 0
     linear: Literal["auto", "native", "torch"] = "auto"
     """Linear layers on the CPU: compiled kernels on packed weights, or torch on float ones; auto = native if built."""
+    repack_cache: Size = 20 << 30
+    """Bytes kept in the cache folder of weights in the order the compiled kernels read them; 0 = none."""
     max_context: Size = 0
     max_sequences: Count = 64
     token_budget: Size = 0

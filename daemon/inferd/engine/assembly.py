@@ -16,6 +16,7 @@ from inferd.engine.runner import Runner
 from inferd.engine.sizing import MemoryBudget, activation_bytes, derive_shape, weight_bytes
 from inferd.load.checkpoint import Checkpoint, open_checkpoint
 from inferd.load.errors import LoadError
+from inferd.load.repack_cache import RepackCache
 from inferd.model import expand_gqa, kv_groups
 from inferd.model.build import build_decoder
 from inferd.plugin.manager import PluginManager
@@ -111,6 +112,7 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         expand_gqa=assembly.engine.expand_gqa,
         progress=progress,
         kernels=default_kernels(assembly.linear),
+        cache=_repack_cache(assembly.settings),
     )
     capture = not why_eager(assembly, decoder)
     if capture:
@@ -126,6 +128,11 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         placement=placement,
         capture=capture,
     )
+
+
+def _repack_cache(settings: WorkerSettings) -> RepackCache | None:
+    limit = settings.config.engine.repack_cache
+    return RepackCache(Path(settings.cache), limit) if settings.cache and limit else None
 
 
 def _share_cores(threads: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import torch
 
 from inferd.load.errors import LoadError
+from inferd.load.repack_cache import Purpose, RepackCache
 from inferd.model.decoder import (
     Block,
     Decoder,
@@ -21,16 +23,20 @@ from inferd.model.decoder import (
 )
 from inferd.model.groups import expand_gqa as expand_spec
 from inferd.model.groups import kv_groups
+from inferd.model.params import parameters
+from inferd.model.prepare import Prepared, Preparer
 from inferd.model.reader import HEAD, ParameterReader, Progress
 from inferd.model.rope import RopeTable, rope_table
-from inferd.model.rows import concat_rows, dense
-from inferd.plugin.types import AttentionLayer, Gqa, ModelSpec, PackedWeight, RankPlacement, TensorRule
-from inferd_kernels.linear import InputFormat, LinearKernel, LinearKernels, default_kernels
+from inferd.plugin.types import AttentionLayer, Gqa, ModelSpec, RankPlacement, TensorRule
+from inferd_kernels.linear import InputFormat, LinearKernels, default_kernels
 from inferd_kernels.norms import gate_for, norm_for, records_gate
 
 if TYPE_CHECKING:
     from inferd.load.checkpoint import Checkpoint
     from inferd.plugin.contracts import Quantizer
+
+
+EMBED = "embed"
 
 
 def build_decoder(
@@ -46,8 +52,11 @@ def build_decoder(
     expand_gqa: bool = False,
     progress: Progress | None = None,
     kernels: LinearKernels | None = None,
+    cache: RepackCache | None = None,
 ) -> Decoder:
     """Read, pack, permute, fuse and place every weight that `placement` holds (default: all).
+
+    What `cache` has of the repacked matrices is mapped instead; what it lacks it is given.
 
     Raises LoadError for a tensor that is missing, left over, of the wrong shape or of an unknown type.
     """
@@ -56,7 +65,25 @@ def build_decoder(
         raise LoadError("slices of matrices (tensor parallel) are not supported yet")
     reader = ParameterReader(spec, checkpoint, rules, quantizer, expand_gqa, progress)
     computed = expand_spec(spec) if expand_gqa else spec
-    return _Builder(computed, reader, device, dtype, context, placement, kernels or default_kernels()).decoder()
+    kernels = kernels or default_kernels()
+    preparer = Preparer(reader, kernels, device, dtype)
+    builder = _Builder(computed, reader, preparer, device, dtype, context, placement, kernels)
+    if cache is None or not kernels.layout:
+        return builder.decoder()
+    purpose = Purpose(kernels.isa, kernels.layout, _rest(computed, rules, placement, quantizer))
+    preparer.stored = cache.find(checkpoint.path, purpose) or {}
+    decoder = builder.decoder()
+    if preparer.stored:
+        reader.finish()
+    else:
+        cache.save_later(checkpoint.path, purpose, preparer.images())
+    return decoder
+
+
+def _rest(spec: ModelSpec, rules: Sequence[TensorRule], placement: RankPlacement, quantizer: Quantizer) -> str:
+    """Say what repacked weights depend on besides the content of the checkpoint and the kernels."""
+    how = f"{type(quantizer).__module__}.{type(quantizer).__qualname__} {vars(quantizer)!r}"
+    return f"{version('inferd')} {how} {spec!r} {rules!r} {placement!r}"
 
 
 def whole_model(spec: ModelSpec, device: str) -> RankPlacement:
@@ -68,6 +95,7 @@ def whole_model(spec: ModelSpec, device: str) -> RankPlacement:
 class _Builder:
     spec: ModelSpec
     reader: ParameterReader
+    preparer: Preparer
     device: str
     dtype: torch.dtype
     context: int
@@ -86,6 +114,15 @@ class _Builder:
             name: rope_table(rope, self.context, self.spec.trained_context, self.device)
             for name, rope in self.spec.ropes.items()
         }
+        with self.preparer.ahead(self._groups()):
+            return self._decoder(tables)
+
+    def _groups(self) -> list[list[str]]:
+        """Return the matrices in the order in which they are asked for, those that read one input together."""
+        ends = [[self._head_name]] if self.placement.samples else []
+        return [*ends, *(names for index in self.placement.layers for names in _layer_groups(index))]
+
+    def _decoder(self, tables: dict[str, RopeTable]) -> Decoder:
         ends = self._ends()
         return Decoder(
             spec=self.spec,
@@ -101,41 +138,34 @@ class _Builder:
             eager_because=self._eager(),
         )
 
+    @property
+    def _head_name(self) -> str:
+        return HEAD.removesuffix(".weight") if self.reader.has(HEAD) else EMBED
+
     def _ends(self) -> tuple[Embedding | None, Linear | None]:
         """Return the embedding and the output matrix; tied models read one tensor for both."""
-        tied = not self.reader.has(HEAD)
-        table = head = None
-        if self.placement.embeds or (self.placement.samples and tied):
-            table = self.reader.packed("embed.weight")
-        if self.placement.samples:
-            head = self._head(table if tied and table else self.reader.packed(HEAD))
-        return (self._embedding(table, head if tied else None) if self.placement.embeds and table else None), head
+        head = self._linear([self._head_name])[0] if self.placement.samples else None
+        return self._embedding(head) if self.placement.embeds else None, head
 
-    def _head(self, weight: PackedWeight) -> Linear:
-        kernel = self.kernels.choose(weight, self.device, self.dtype)
-        self._count([weight], [kernel])
-        return self._prepared(kernel, weight, None)
-
-    def _embedding(self, weight: PackedWeight, tied: Linear | None) -> Embedding:
-        kernel = self.kernels.choose(weight, self.device, self.dtype)
-        if tied is not None and kernel.rows_of_weight:
-            return Embedding(kernel, tied.weight, self.spec.embedding_scale, self.dtype)
-        table = kernel.prepare_rows(weight, device=self.device)
-        self._bytes += table.nbytes
-        return Embedding(kernel, table, self.spec.embedding_scale, self.dtype)
+    def _embedding(self, head: Linear | None) -> Embedding:
+        if head is not None and self._head_name == EMBED and head.kernel.rows_of_weight:
+            return Embedding(head.kernel, head.weight, self.spec.embedding_scale, self.dtype)
+        table = self.preparer.rows(EMBED)
+        self._bytes += table.weight.nbytes
+        return Embedding(table.kernel, table.weight, self.spec.embedding_scale, self.dtype)
 
     def _block(self, index: int, tables: dict[str, RopeTable]) -> Block:
         name = f"layers.{index}"
         attention = self.spec.layers[index].attention
         assert isinstance(attention, Gqa)
-        qkv = FusedLinear(self._linear([f"{name}.attn.{part}" for part in "qkv"]))
-        gate_up = FusedLinear(self._linear([f"{name}.mlp.gate", f"{name}.mlp.up"]))
+        qkv_names, gate_up_names, out_names, _ = _layer_groups(index)
+        qkv, gate_up = FusedLinear(self._linear(qkv_names)), FusedLinear(self._linear(gate_up_names))
         return Block(
             attn_norm=self._norm(f"{name}.attn_norm", _common_format(qkv)),
             attention=SelfAttention(
                 layer=self._attention_layer(index, attention, tables),
                 qkv=qkv,
-                out=self._linear([f"{name}.attn.o"])[0],
+                out=self._linear(out_names)[0],
                 heads=attention.heads,
                 kv_heads=attention.kv_heads,
                 head_dim=attention.head_dim,
@@ -145,7 +175,7 @@ class _Builder:
         )
 
     def _mlp(self, index: int, gate_up: FusedLinear) -> Mlp:
-        down = self._linear([f"layers.{index}.mlp.down"])[0]
+        down = self._linear(_layer_groups(index)[3])[0]
         activation, written = self.spec.layers[index].mlp.activation, down.kernel.input_format
         if not records_gate(activation, written):
             self._unrecorded.add(f"{activation} by torch")
@@ -174,23 +204,19 @@ class _Builder:
 
     def _linear(self, names: list[str]) -> list[Linear]:
         """Return the linear layers of matrices that read one input, fused into one where possible."""
-        weights = [self.reader.packed(f"{name}.weight") for name in names]
         biases = [self._bias(name) for name in names]
-        kernels = [self.kernels.choose(weight, self.device, self.dtype) for weight in weights]
-        self._count(weights, kernels)
-        if len({id(kernel) for kernel in kernels}) == 1:
-            stack = weights if kernels[0].packed else [dense(weight) for weight in weights]
-            fused = concat_rows(stack)
-            if fused is not None:
-                return [self._prepared(kernels[0], fused, _joined(biases, weights))]
-        return [self._prepared(*parts) for parts in zip(kernels, weights, biases, strict=True)]
+        parts = self.preparer.linear(names)
+        if len(parts) == 1 < len(names):
+            biases = [_joined(biases, [self._rows(name) for name in names])]
+        return [self._layer(part, bias) for part, bias in zip(parts, biases, strict=True)]
 
-    def _prepared(self, kernel: LinearKernel, weight: PackedWeight, bias: torch.Tensor | None) -> Linear:
-        prepared = kernel.prepare(weight, device=self.device, dtype=self.dtype)
-        self._bytes += kernel.nbytes(prepared)
-        if not kernel.capture_safe:
-            self._unrecorded.add(f"{weight.form} weights by torch")
-        return Linear(kernel, prepared, None if bias is None else self._place(bias, self.dtype), weight.shape[0])
+    def _layer(self, part: Prepared, bias: torch.Tensor | None) -> Linear:
+        self._bytes += part.kernel.nbytes(part.weight)
+        self._count(part)
+        return Linear(part.kernel, part.weight, None if bias is None else self._place(bias, self.dtype), part.rows)
+
+    def _rows(self, name: str) -> int:
+        return parameters(self.spec)[f"{name}.weight"][0]
 
     def _bias(self, name: str) -> torch.Tensor | None:
         return self.reader.values(f"{name}.bias") if self.reader.has(f"{name}.bias") else None
@@ -200,12 +226,14 @@ class _Builder:
         self._bytes += placed.nbytes
         return placed
 
-    def _count(self, weights: list[PackedWeight], kernels: list[LinearKernel]) -> None:
-        self._matrices += len(weights)
-        lost = [weight.form for weight, kernel in zip(weights, kernels, strict=True) if not kernel.packed]
-        self._num_dequantised += len(lost)
-        self._dequantised |= set(lost)
-        self._rounded_rows |= any(kernel.input_format.startswith("int") for kernel in kernels)
+    def _count(self, part: Prepared) -> None:
+        self._matrices += len(part.forms)
+        if not part.kernel.packed:
+            self._num_dequantised += len(part.forms)
+            self._dequantised |= set(part.forms)
+        if not part.kernel.capture_safe:
+            self._unrecorded |= {f"{form} weights by torch" for form in part.forms}
+        self._rounded_rows |= part.kernel.input_format.startswith("int")
 
     def _eager(self) -> str:
         if self.kernels.missing:
@@ -227,13 +255,19 @@ class _Builder:
 
 def _common_format(fused: FusedLinear) -> InputFormat:
     """What the norm before must write: every kernel also reads float rows, those of torch made by torch."""
-    formats = {part.kernel.input_format for part in fused.parts}
+    formats: set[InputFormat] = {part.kernel.input_format for part in fused.parts}
     if len(formats) == 1:
         return formats.pop()
     return "plain" if "plain" in formats else "native rows"
 
 
-def _joined(biases: list[Any], weights: list[PackedWeight]) -> torch.Tensor | None:
+def _joined(biases: list[torch.Tensor | None], rows: list[int]) -> torch.Tensor | None:
+    """Stack the biases of fused matrices; one that has none gets zeros."""
     if all(bias is None for bias in biases):
         return None
-    return torch.cat([torch.zeros(w.shape[0]) if b is None else b for b, w in zip(biases, weights, strict=True)])
+    return torch.cat([torch.zeros(n) if bias is None else bias for bias, n in zip(biases, rows, strict=True)])
+
+
+def _layer_groups(index: int) -> list[list[str]]:
+    attn, mlp = f"layers.{index}.attn", f"layers.{index}.mlp"
+    return [[f"{attn}.{part}" for part in "qkv"], [f"{mlp}.gate", f"{mlp}.up"], [f"{attn}.o"], [f"{mlp}.down"]]

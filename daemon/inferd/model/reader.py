@@ -38,6 +38,7 @@ class ParameterReader:
     expand_gqa: bool = False
     progress: Progress | None = None
     _sources: dict[str, TensorRule] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
     _done: int = 0
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class ParameterReader:
         return name in self._sources
 
     def packed(self, name: str) -> PackedWeight:
-        """Return a parameter in its packed form, rows in the model's own order."""
+        """Return a parameter in its packed form, rows in the model's own order. Threads may call it."""
         rule = self._sources[name]
         meta = self.checkpoint.tensors()[rule.source]
         data = self.checkpoint.read(rule.source)
@@ -56,14 +57,31 @@ class ParameterReader:
             weight = self.quantizer.pack(meta, data)
         except ValueError as error:
             raise LoadError(f"{self.checkpoint.path}: tensor {rule.source}: {error}") from None
-        self._report(data.numel() * data.element_size())
+        self._sizes[name] = data.nbytes
         if rule.unpermute_heads:
             weight = select_rows(weight, unpermuted(weight.shape[0], rule.unpermute_heads))
         return self._expanded(name, weight)
 
     def values(self, name: str) -> torch.Tensor:
         """Return a parameter dequantised to float32."""
-        return self.quantizer.dequantize(self.packed(name)).float()
+        values = self.quantizer.dequantize(self.packed(name)).float()
+        self.report(name)
+        return values
+
+    def report(self, *names: str) -> None:
+        """Count parameters as read, and tell. Those that came from elsewhere count as soon as `finish` is called."""
+        self._done += sum(self._sizes.pop(name, 0) for name in names)
+        self._tell()
+
+    def finish(self) -> None:
+        """Tell that nothing more is to be read."""
+        if self._done < self.checkpoint.nbytes:
+            self._done = self.checkpoint.nbytes
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.progress is not None:
+            self.progress("weights", self._done, self.checkpoint.nbytes)
 
     def _expanded(self, name: str, weight: PackedWeight) -> PackedWeight:
         parts = name.split(".")
@@ -73,11 +91,6 @@ class ParameterReader:
         assert isinstance(attention, Gqa)
         copies = attention.heads // attention.kv_heads
         return select_rows(weight, repeated_heads(weight.shape[0], attention.kv_heads, copies))
-
-    def _report(self, num_bytes: int) -> None:
-        self._done += num_bytes
-        if self.progress is not None:
-            self.progress("weights", self._done, self.checkpoint.nbytes)
 
 
 def match_rules(spec: ModelSpec, checkpoint: Checkpoint, rules: Sequence[TensorRule]) -> dict[str, TensorRule]:

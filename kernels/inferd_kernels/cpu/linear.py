@@ -13,10 +13,14 @@ from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.program import RowCount, empty, launch
 from inferd_kernels.cpu.rows import FINE, Int8Rows, float_rows, quantize, source_of
 from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs
-from inferd_kernels.linear import InputFormat, LinearKernel
+from inferd_kernels.linear import InputFormat, LinearKernel, WeightImage
 from inferd_kernels.reference.forms import Packed
 
 BITS = {"u4_group": 4, "i8_group": 8}
+LAYOUT = 1
+"""Version of what `prepare` makes, as far as this file decides it; the C sources have their own hash."""
+DESCRIBED = tuple(field[0] for field in GemmArgs._fields_ if field[1] is ctypes.c_int32)
+"""The fields of `GemmArgs` that say how a weight is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,13 @@ class CpuKernel(LinearKernel):
         call = self.gemm_args(x, weight, bias)
         # `call` keeps what was made of x alive until here, so the output lies elsewhere.
         return self._multiply(call.args, x.shape[0], weight, bias, residual, out)
+
+    def image(self, weight: PackedMatrix) -> WeightImage:
+        return WeightImage({name: getattr(weight.args, name) for name in DESCRIBED}, weight.data)
+
+    def from_image(self, image: WeightImage) -> PackedMatrix:
+        args = GemmArgs(weights=image.data.data_ptr(), **image.about)
+        return PackedMatrix((args.n, args.columns), image.data, args)
 
     def _multiply(
         self,
