@@ -45,11 +45,11 @@ def measure(device: str, threads: int, formats: tuple[str, ...], cache: Path | N
         yield known
         return
     yield None
-    rate = 0.0
-    for rate in _best(_reader(device, threads), _read_bytes(device)):
-        yield None
-    flops: dict[str, float] = {}
-    for name in formats:
+    rate, flops = (known.read_bytes_s, dict(known.flops)) if known is not None else (0.0, {})
+    if known is None:
+        for rate in _best(_reader(device, threads), _read_bytes(device)):
+            yield None
+    for name in [name for name in formats if name not in flops]:
         try:
             work, operations = _multiplier(device, threads, FORMATS[name])
             for flops[name] in _best(work, operations):
@@ -86,7 +86,7 @@ def _multiplier(device: str, threads: int, dtype: torch.dtype) -> tuple[Timed, f
     """Return a product of square matrices (a GPU), or of some rows with one (each thread of a CPU)."""
     width = GPU_WIDTH if device.startswith("cuda") else WIDTH
     rows = GPU_WIDTH if device.startswith("cuda") else ROWS
-    product = torch._int_mm if dtype is torch.int8 else torch.mm  # the only product of integers torch has
+    product = torch._int_mm if dtype is torch.int8 else torch.mm  # pyright: ignore[reportPrivateImportUsage]
     pairs = [
         (
             torch.ones(rows, width, device=device).to(dtype),
