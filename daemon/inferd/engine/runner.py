@@ -88,7 +88,6 @@ class Runner:
             return None
         return None if ids and min(ids) < 0 else [RowOutput((token,)) for token in ids]
 
-    @torch.inference_mode()
     def use(self) -> DeviceUse:
         """Tell the scratch of steps: kept buffers, and on a GPU all that torch holds beside weights and KV."""
         memory = device_memory(self._device)
