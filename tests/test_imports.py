@@ -48,6 +48,7 @@ RULES = {
     "inferd.cli": rule("click rich msgspec", "inferd inferd_client inferd_tui inferd_gateway"),
     "inferd.bench.serve": rule("msgspec numpy matplotlib", "inferd inferd_client inferd_tui"),
     "inferd.front": rule("zmq msgspec psutil structlog prometheus_client", DAEMON),
+    "inferd.doctor": rule("zmq msgspec psutil torch", "inferd inferd_client inferd_kernels"),
     "inferd.devices": rule("psutil pynvml"),
     "inferd.grammar": rule("zmq msgspec numpy llguidance", DAEMON),
     "inferd.text": rule("zmq msgspec jinja2 tokenizers", DAEMON),

@@ -100,8 +100,8 @@ def test_a_null_where_none_is_allowed_is_named(client: Raw) -> None:
 def test_what_is_just_within_the_limits_is_served(client: Raw) -> None:
     turn = p.Message(role="r" * 256, content="x", tool_calls=[{"function": deep(31)}] * 128)
     tools, arguments = [deep(32)] * 128, dict.fromkeys(map(str, range(64)))
-    request = client.generate(None, messages=[turn], tools=tools, template_args=arguments, max_tokens=1)
-    assert isinstance(client.finish(request), p.Done)
+    client.send(p.Render(id="most", messages=[turn], tools=tools, template_args=arguments))
+    assert client.until("most", (p.Rendered, p.Error)).text
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ COMMANDS = {
     "traffic": Lazy(f"{_HERE}.traffic:traffic", "Show how long requests are and when they come."),
     "plugins": Lazy(f"{_HERE}.plugins:plugins", "List, check, enable and disable plugins."),
     "service": Lazy(f"{_HERE}.service:service", "Run the daemon under systemd."),
+    "doctor": Lazy(f"{_HERE}.doctor:doctor", "Check the installation and say what mends it."),
     "keys": Lazy(f"{_HERE}.keys:keys", "Manage who may use the daemon over tcp."),
     "config": Lazy(f"{_HERE}.config:config", "Show and change settings."),
     "version": Lazy(f"{_HERE}.version:version", "Print versions."),

@@ -101,7 +101,10 @@ def load() -> Library:
     """Return the library of this process. Raises LibraryMissingError."""
     if not LIBRARY.exists():
         raise LibraryMissingError("the CPU kernels were not built (no C compiler at install)")
-    library = Library(LIBRARY)
+    try:
+        library = Library(LIBRARY)
+    except AttributeError as error:
+        raise LibraryMissingError(f"the CPU kernels are of an older version ({error}): run `make kernels`") from None
     builder = _builder()
     if builder is not None and builder.source_hash() != library.source_hash:
         raise LibraryMissingError("the CPU kernels are older than their sources: run `make kernels`")

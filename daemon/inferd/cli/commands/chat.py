@@ -6,12 +6,15 @@ from typing import Any
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.sampling import given, sampling_options
 from inferd.cli.state import State, pass_state
 
 
 @click.command()
-@click.option("-m", "--model", default="", help="A loaded or stored model; default: the daemon's.")
+@click.option(
+    "-m", "--model", default="", shell_complete=complete.models, help="A loaded or stored model; default: the daemon's."
+)
 @click.option("--system", help="Instructions for the whole conversation.")
 @sampling_options
 @pass_state

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.errors import CliError
 from inferd.cli.exits import Exit
 from inferd.cli.output import json_line, json_option, lines, note, rows, to_json
@@ -36,7 +37,7 @@ def show(state: State, origin: bool, as_json: bool) -> None:
 
 
 @config.command()
-@click.argument("key")
+@click.argument("key", shell_complete=complete.settings)
 @json_option
 @pass_state
 def get(state: State, key: str, as_json: bool) -> None:
@@ -55,7 +56,7 @@ def get(state: State, key: str, as_json: bool) -> None:
 
 
 @config.command("set")
-@click.argument("setting", metavar="KEY=VALUE")
+@click.argument("setting", metavar="KEY=VALUE", shell_complete=complete.settings)
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Another file than the user's.")
 @pass_state
 def set_(state: State, setting: str, path: Path | None) -> None:
@@ -70,7 +71,7 @@ def set_(state: State, setting: str, path: Path | None) -> None:
 
 
 @config.command()
-@click.argument("key")
+@click.argument("key", shell_complete=complete.settings)
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Another file than the user's.")
 @pass_state
 def unset(state: State, key: str, path: Path | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.errors import CliError
 from inferd.cli.exits import Exit
 from inferd.cli.output import json_line, json_option, lines, note, rows
@@ -82,7 +83,7 @@ def allow(state: State, name: str, public_key: str, role: Role) -> None:
 
 
 @keys.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.clients)
 @pass_state
 def revoke(state: State, name: str) -> None:
     """Take NAME off the allow-list; a running daemon drops its connections within moments."""

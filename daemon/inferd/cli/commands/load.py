@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.output import note
 from inferd.cli.progress import LoadDisplay
 from inferd.cli.state import State, pass_state
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete.models_or_files)
 @click.option("--keep-alive", type=float, metavar="SECONDS", help="Idle time before it unloads; negative = never.")
 @pass_state
 def load(state: State, model: str, keep_alive: float | None) -> None:
@@ -23,7 +24,7 @@ def load(state: State, model: str, keep_alive: float | None) -> None:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete.models_or_files)
 @click.option("--force", is_flag=True, help="Cancel its running requests.")
 @pass_state
 def unload(state: State, model: str, force: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.errors import CliError
 from inferd.cli.output import json_line, json_option, lines, note, rows
 from inferd.cli.state import State, pass_state
@@ -48,7 +49,7 @@ def list_(state: State, verbose: bool, as_json: bool) -> None:
 
 
 @plugins.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.plugins)
 @json_option
 @pass_state
 def check(state: State, name: str, as_json: bool) -> None:
@@ -66,7 +67,7 @@ def check(state: State, name: str, as_json: bool) -> None:
 
 
 @plugins.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.plugins)
 @pass_state
 def disable(state: State, name: str) -> None:
     """Leave out a plugin (KIND.NAME), an entry point or a whole distribution from now on."""
@@ -75,7 +76,7 @@ def disable(state: State, name: str) -> None:
 
 
 @plugins.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.plugins)
 @pass_state
 def enable(state: State, name: str) -> None:
     """Undo `disable`."""

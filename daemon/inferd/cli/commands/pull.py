@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.output import note
 from inferd.cli.state import State, pass_state
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("pull")
-@click.argument("source")
+@click.argument("source", shell_complete=complete.catalogue)
 @click.option("--name", help="Its name in the store; default: made from SOURCE.")
 @click.option("--replace", is_flag=True, help="Take the place of a model of the same name from elsewhere.")
 @pass_state

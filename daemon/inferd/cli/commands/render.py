@@ -6,13 +6,16 @@ import sys
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.output import json_line, json_option, lines
 from inferd.cli.state import State, pass_state
 
 
 @click.command()
 @click.argument("text")
-@click.option("-m", "--model", default="", help="Whose template; default: the daemon's model.")
+@click.option(
+    "-m", "--model", default="", shell_complete=complete.models, help="Whose template; default: the daemon's model."
+)
 @click.option("--system", help="Instructions before the text.")
 @click.option("--messages", is_flag=True, help="TEXT is JSON: a list of messages.")
 @json_option
@@ -31,7 +34,9 @@ def render(state: State, text: str, model: str, system: str | None, messages: bo
 
 @click.command()
 @click.argument("text")
-@click.option("-m", "--model", default="", help="Whose tokenizer; default: the daemon's model.")
+@click.option(
+    "-m", "--model", default="", shell_complete=complete.models, help="Whose tokenizer; default: the daemon's model."
+)
 @click.option(
     "--bos/--no-bos", default=True, show_default=True, help="Put the first token before it, if the model has one."
 )

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.output import note
 from inferd.cli.state import State, pass_state
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete.models)
 @pass_state
 def rm(state: State, model: str) -> None:
     """Remove MODEL from the store. A daemon that has it loaded keeps it until it unloads."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.output import json_line, json_option, note, on_terminal, write
 from inferd.cli.sampling import given, sampling_options
 from inferd.cli.state import State, pass_state
@@ -21,7 +22,9 @@ MAX_STDIN = 64 << 20
 
 @click.command()
 @click.argument("prompt", nargs=-1)
-@click.option("-m", "--model", default="", help="A loaded or stored model; default: the daemon's.")
+@click.option(
+    "-m", "--model", default="", shell_complete=complete.models, help="A loaded or stored model; default: the daemon's."
+)
 @click.option("--system", help="Instructions before the prompt.")
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
 @click.option("--stats", is_flag=True, help="Print token counts and times to stderr afterwards.")

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.state import State, pass_state
 from inferd.config.errors import ConfigError
+from inferd.config.permissions import check_config_files
 
 if TYPE_CHECKING:
     from inferd.config.schema import Config
@@ -57,12 +59,15 @@ def _name(key: str) -> str:
 def _with_overrides(function: Callable[..., Any]) -> Callable[..., Any]:
     for item in reversed(OVERRIDES):
         flag: dict[str, Any] = {"default": None} if item.type is None else {"type": item.type}
+        table, _, kind = item.key.partition(".")
+        if table == "plugins":
+            flag["shell_complete"] = complete.plugins_of(kind)
         function = click.option(item.option, _name(item.key), help=item.help, **flag)(function)
     return function
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete.models_or_files)
 @click.option("--config", "config_path", metavar="FILE", help="A config file over the system's and the user's.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override any setting.")
 @_with_overrides
@@ -77,6 +82,7 @@ def serve(state: State, model: str | None, config_path: str | None, settings: tu
     state = state.override(given, config_path=config_path, settings=settings)
     from inferd.front.main import serve as run_daemon
 
+    check_config_files(state.loaded.files)
     _check_pins(state.loaded.config)
     return run_daemon(state.loaded.config, model=model, paths=state.paths)
 

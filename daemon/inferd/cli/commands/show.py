@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferd.cli import complete
 from inferd.cli.errors import CliError
 from inferd.cli.output import json_line, json_option, lines, note, rows
 from inferd.cli.state import State, pass_state
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete.models_or_files)
 @click.option("--template", is_flag=True, help="Print the chat template only.")
 @click.option("--shape", is_flag=True, help="Print the engine sizes, each with its origin.")
 @json_option
