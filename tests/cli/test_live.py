@@ -46,7 +46,7 @@ def test_run_reads_stdin_and_prints_json_with_the_exact_text(live: Tool) -> None
     assert ran.code == 0
     assert ran.json["text"] == REPLY
     assert ran.json["usage"]["completion_tokens"] == len(ran.json["ids"])
-    assert set(ran.json) == {"id", "text", "finish", "seed", "ids", "usage", "timings"}
+    assert set(ran.json) == {"id", "text", "finish", "seed", "ids", "usage", "timings", "cost"}
     assert not {c for c in ran.out if c < " " and c != "\n"} | {c for c in ran.out if "\x7f" <= c < "\xa0"}
 
 
@@ -66,7 +66,10 @@ def test_run_stats_go_to_stderr(live: Tool) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("run", "--temperature", "-1", "x"), Exit.FAILURE, "temperature"),
+        (("run", "--temperature", "-1", "x"), Exit.USAGE, "temperature"),
+        (("run", "--repetition-penalty", "1e-40", "x"), Exit.USAGE, "within 0.01 and 100"),
+        (("run", "--regex", "a", "--choice", "b", "x"), Exit.USAGE, "at most one of"),
+        (("run", "--json-schema", "/nowhere.json", "x"), Exit.NO_MODEL, "/nowhere.json"),
         (("run", "--model", "nope", "x"), Exit.NO_MODEL, "inferd ls"),
         (("load", "nope"), Exit.NO_MODEL, "nope"),
         (("run", "--max-tokens", "999999999", "x"), Exit.FAILURE, "context"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from inferd.cli.commands.run import describe
 from inferd.cli.connect import explain
 from inferd.cli.output import lines, note, write
+from inferd.cli.progress import LoadDisplay
 from inferd.cli.prompt import Reader
 from inferd_client.errors import ConnectionFailed, ConnectionLost, InferdError
 from inferd_client.protocol import Message
@@ -70,10 +71,13 @@ class Conversation:
 
     def _stream(self) -> str:
         pieces: list[str] = []
-        stream = self.client.chat(self._messages(), stream=True, model=self.model, **self.options)
+        display = LoadDisplay(self.model or "model")
+        options: dict[str, Any] = {**self.options, "on_progress": display.update}
+        stream = self.client.chat(self._messages(), stream=True, model=self.model, **options)
         try:
-            with stream:
+            with stream, display:
                 for piece in stream:
+                    display.close()
                     pieces.append(piece.text)
                     write(piece.text)
             lines([""])

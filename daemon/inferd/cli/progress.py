@@ -111,3 +111,26 @@ class LoadDisplay:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class ServeDisplay:
+    """Loads of a daemon in the foreground: a bar on a terminal; elsewhere its log says enough."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, PhaseBar] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def update(self, model: str, phase: str, done: int, total: int) -> None:
+        """Show how the load of a model goes; an empty phase ends it."""
+        if not sys.stderr.isatty():
+            return
+        if phase:
+            self._bars.setdefault(model, PhaseBar(model, "share")).update(phase, done, total)
+        elif model in self._bars:
+            self._bars.pop(model).close()
+
+    def __exit__(self, *_: object) -> None:
+        for bar in self._bars.values():
+            bar.close()

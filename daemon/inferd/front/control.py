@@ -23,6 +23,7 @@ from inferd_client.protocol import (
     PluginInfo,
     Plugins,
     PluginsReply,
+    Progress,
     Status,
     TrafficReply,
     Unload,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from inferd.front.traffic import TrafficKeeper
 
 Call = Cancel | Status | ModelsCall | Load | Unload | Plugins | TrafficCall | MetricsCall | Drain
-ADMIN = (Load, Unload, Drain)
 
 
 class ControlCalls:
@@ -74,6 +74,8 @@ class ControlCalls:
         self._traffic = traffic
         self._telemetry = telemetry
         self._drain = drain
+        self._loads: list[tuple[Model, Session, str]] = []
+        """Calls that wait for a model: the model, who asked, the id of the call."""
 
     def handle(self, session: Session, message: Call) -> None:
         """Raises Refusal."""
@@ -107,7 +109,25 @@ class ControlCalls:
         check_model_name(message.model)
         check_keep_alive(message.keep_alive_s)
         self._requests.refuse_if_draining()
-        self._models.load(message.model, message.keep_alive_s, self._answer_later(session, message.id))
+        answer = self._answer_later(session, message.id)
+
+        def over(code: Code | None, detail: str) -> None:
+            self._loads = [load for load in self._loads if load[1:] != (session, message.id)]
+            answer(code, detail)
+
+        self._models.load(message.model, message.keep_alive_s, over)
+        model = self._models.get(message.model or self._models.default)
+        if model is not None and model.state != "ready":
+            self._loads.append((model, session, message.id))
+
+    def load_goes_on(self, model: Model) -> None:
+        """Tell those who asked for the load how far it is."""
+        for loading, session, call_id in self._loads:
+            if loading is model:
+                report = Progress(
+                    id=call_id, state="loading", done=model.load_done, total=model.load_total, reason=model.detail
+                )
+                self._sessions.send_control(session, report)
 
     def _unload(self, session: Session, message: Unload) -> None:
         check_model_name(message.model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from inferd.front.accounts import Accounts
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from inferd.front.sockets import Sockets
     from inferd.log import Logger
 
+LoadWatch = Callable[[str, str, int, int], None]
+"""Told of a model's load: name, phase (empty = it is over), done, of how much (0 = not known)."""
+
 NOTIFY_S = 0.5
 FLUSH_S = 1.0
 """Longest wait at the end for clients to take their last messages."""
@@ -61,6 +65,7 @@ class FrontDaemon:
         grammar_module: str | None,
         script: dict[str, Any] | None = None,
         must_load: bool = False,
+        on_load: LoadWatch = lambda *_: None,
     ) -> None:
         settings = config.daemon
         self._config = config
@@ -95,6 +100,7 @@ class FrontDaemon:
         sessions.on_gone, sessions.on_slow = requests.abandon, requests.slow
         models.listener = Outputs(requests, intake, sessions, accounts, loop, metrics, log)
         models.on_open, models.on_change = self._model_opened, self._model_changed
+        models.on_load, self._on_load, self._control = self._load_goes_on, on_load, control
         dispatcher.listen(loop)
         self._notifier = Notifier()
         self._must_load = config.preload and (must_load or self._notifier.wanted)
@@ -162,10 +168,19 @@ class FrontDaemon:
 
     def _model_changed(self, model: Model) -> None:
         self.events.model_changed(model)
+        self._tell_load(model)
         if self.models.get(model.name) is None:
             self.texts.close_model(model.name)
         if self._must_load and model.is_default:
             self._first_load(model)
+
+    def _load_goes_on(self, model: Model) -> None:
+        self._control.load_goes_on(model)
+        self._tell_load(model)
+
+    def _tell_load(self, model: Model) -> None:
+        goes_on = model.state in ("loading", "restarting")
+        self._on_load(model.name, model.detail if goes_on else "", model.load_done, model.load_total)
 
     def _first_load(self, model: Model) -> None:
         """Watch the load that the start depends on: a service manager or a person waits for its outcome."""

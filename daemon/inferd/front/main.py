@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inferd.front.catalog import Catalog, StoreCatalog
-from inferd.front.daemon import FrontDaemon
+from inferd.front.daemon import FrontDaemon, LoadWatch
 from inferd.front.errors import EX_FAILURE, EX_NOINPUT, StartError
 from inferd.front.sockets import open_sockets
 from inferd.log import clean, make_logger
@@ -29,11 +29,12 @@ SETTINGS_HINT = " (`inferd config show --origin` says where each setting comes f
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def serve(config: Config, *, model: str | None, paths: RuntimePaths) -> int:
+def serve(config: Config, *, model: str | None, paths: RuntimePaths, on_load: LoadWatch = lambda *_: None) -> int:
     """Serve `model` (a name or path; default: the configured one) until stopped; the exit code.
 
     0 after a drain; 1 when the model named here cannot be loaded; 66 when the default model is absent;
-    75 when a daemon already runs there; 78 for a setting or folder that cannot be used.
+    75 when a daemon already runs there; 78 for a setting or folder that cannot be used. `on_load` is told how
+    loads go.
     """
     from inferd.load.store import Store
 
@@ -41,7 +42,15 @@ def serve(config: Config, *, model: str | None, paths: RuntimePaths) -> int:
     wanted = model or config.default_model
     try:
         default = _default(catalog, wanted) if model or config.preload else wanted
-        return run(config, paths, catalog, default=default, engine_module=ENGINE_MODULE, must_load=model is not None)
+        return run(
+            config,
+            paths,
+            catalog,
+            default=default,
+            engine_module=ENGINE_MODULE,
+            must_load=model is not None,
+            on_load=on_load,
+        )
     except StartError as error:
         print(f"inferd: {clean(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -58,6 +67,7 @@ def run(
     grammar_module: str | None = GRAMMAR_MODULE,
     script: dict[str, Any] | None = None,
     must_load: bool = False,
+    on_load: LoadWatch = lambda *_: None,
     announce: Callable[[], None] = lambda: None,
 ) -> int:
     """Bind, serve, unbind. Raises StartError; with `must_load` also when the default model fails before it served.
@@ -82,6 +92,7 @@ def run(
             grammar_module=grammar_module,
             script=script,
             must_load=must_load,
+            on_load=on_load,
         )
         log.info("serving", runtime=str(paths.runtime), model=default, instance=daemon.instance)
         with _signals(daemon):

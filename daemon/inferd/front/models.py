@@ -49,6 +49,8 @@ class Models:
         self.listener: Listener | None = None
         self.on_change: Callable[[Model], None] = lambda _model: None
         self.on_open: Callable[[Model], None] = lambda _model: None
+        self.on_load: Callable[[Model], None] = lambda _model: None
+        """Called as a load goes on."""
         self._models: dict[str, Model] = {}
         self._names: dict[str, str] = {}
         """What was asked for, to the name of the model it meant."""
@@ -201,6 +203,7 @@ class Models:
             self.listener.engine_report(model, message)
         elif isinstance(message, LoadProgress):
             model.load_done, model.load_total = message.done, message.total
+            self.on_load(model)
             if message.phase != model.detail:
                 self._set(model, model.state, message.phase)
         elif isinstance(message, Ready):

@@ -22,6 +22,8 @@ from tests.bench.fuzz.targets import TARGETS, Target, outcome_of
 
 REPORT_EVERY = 500
 MAX_CORPUS = 400
+FRESH = 0.6
+"""Share of inputs made from valid ones; the rest comes from inputs that were refused in a new way."""
 SPARE = 1024
 HEAD = struct.Struct("<QI")
 
@@ -48,13 +50,14 @@ class Current:
 
 def run(target: Target, seed: int, first: int, count: int, current: Current) -> None:
     """Try inputs number `first` to `first + count`. Kinds of outcome not seen before enter the corpus."""
-    corpus = target.seeds()
-    for data in corpus:
+    seeds = target.seeds()
+    for data in seeds:
         target.read(data)
+    corpus = list(seeds)
     seen, accepted, slowest, base = set(), 0, 0.0, resident()
     for number in range(first, first + count):
         rng = Random(f"{target.name} {seed} {number}")
-        data = target.change(rng, corpus)
+        data = target.change(rng, seeds if rng.random() < FRESH else corpus)
         current.set(number, data)
         start = time.monotonic()
         try:

@@ -14,6 +14,7 @@ from inferd.cli.state import State, pass_state
 from inferd.cli.structured import read_structure, structure_options
 
 if TYPE_CHECKING:
+    from inferd.cli.progress import LoadDisplay
     from inferd_client import Client
     from inferd_client.streams import Stream
 
@@ -47,15 +48,17 @@ def run(
     A daemon must be running. Ctrl-C cancels the answer.
     """
     from inferd.cli.connect import connect
+    from inferd.cli.progress import LoadDisplay
 
     text = _prompt(prompt)
     if raw and system:
         raise click.UsageError("--system needs the chat template, so it cannot go with --raw")
     options = read_structure(given(sampling))
-    with connect(state) as client:
-        stream = _start(client, text, system, raw, {"model": model, **options})
+    with connect(state) as client, LoadDisplay(model or "model") as display:
+        options = {"model": model, "on_progress": display.update, **options}
+        stream = _start(client, text, system, raw, options)
         if not as_json:
-            _print(stream)
+            _print(stream, display)
         result = stream.result()
     if as_json:
         json_line(_as_dict(result))
@@ -97,11 +100,12 @@ def _start(client: Client, text: str, system: str | None, raw: bool, options: di
     return client.chat([*instructions, {"role": "user", "content": text}], stream=True, **options)
 
 
-def _print(stream: Stream) -> None:
+def _print(stream: Stream, display: LoadDisplay) -> None:
     """Show pieces as they come; leaving early cancels at the daemon."""
     last = ""
     with stream:
         for piece in stream:
+            display.close()
             write(piece.text)
             last = piece.text or last
     if on_terminal() and not last.endswith("\n"):

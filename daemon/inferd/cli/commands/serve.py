@@ -80,11 +80,13 @@ def serve(state: State, model: str | None, config_path: str | None, settings: tu
     """
     given = {item.key: options[_name(item.key)] for item in OVERRIDES if options[_name(item.key)] is not None}
     state = state.override(given, config_path=config_path, settings=settings)
+    from inferd.cli.progress import ServeDisplay
     from inferd.front.main import serve as run_daemon
 
     check_config_files(state.loaded.files)
     _check_pins(state.loaded.config)
-    return run_daemon(state.loaded.config, model=model, paths=state.paths)
+    with ServeDisplay() as display:
+        return run_daemon(state.loaded.config, model=model, paths=state.paths, on_load=display.update)
 
 
 def _check_pins(config: Config) -> None:

@@ -1,0 +1,109 @@
+"""Progress on a terminal and elsewhere. What takes long shows something; scripts get plain lines or nothing."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from inferd.cli import progress
+from inferd.cli.progress import LoadDisplay, PhaseBar, ServeDisplay
+from inferd_client.protocol import Progress
+from inferd_client.testing import FakeDaemon
+from tests.cli.tool import COMMAND, Tool
+from tests.tiny import tiny_llama
+
+PLAIN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+def on_terminal(tool: Tool, *arguments: str, until: str = "", seconds: float = 40.0) -> str:
+    """Run a command whose stderr is a terminal; return what it showed there, without escapes."""
+    parent, child = pty.openpty()
+    env = tool.env | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    command = [*COMMAND, "--runtime", str(tool.runtime), *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=child, env=env)
+    os.close(child)
+    shown, end = b"", time.monotonic() + seconds
+    while time.monotonic() < end and select.select([parent], [], [], seconds)[0]:
+        try:
+            data = os.read(parent, 65536)
+        except OSError:  # all ends of the terminal are closed
+            break
+        shown += data
+        if until and until.encode() in shown:
+            break
+    process.terminate() if until else None
+    process.wait(seconds)
+    os.close(parent)
+    return PLAIN.sub("", shown.decode(errors="replace"))
+
+
+def test_off_a_terminal_there_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with PhaseBar("pull", "bytes") as bar, PhaseBar("bench", "count") as counts:
+        for second in range(12):
+            now = float(second)
+            bar.update("fetching", second << 20, 20 << 20)
+            counts.update("2 a second", second, 0)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "inferd: pull: fetching 5.0 MiB of 20.0 MiB",
+        "inferd: bench: 2 a second 5",
+        "inferd: pull: fetching 10.0 MiB of 20.0 MiB",
+        "inferd: bench: 2 a second 10",
+    ]
+
+
+def test_off_a_terminal_each_phase_of_a_load_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with LoadDisplay("m") as display:
+        for reason in ("reading", "reading", "packing", ""):
+            display.update(Progress(id="r", state="loading", reason=reason))
+        display.update(Progress(id="r", state="prefill", reason="budget"))
+    with ServeDisplay() as serve:
+        serve.update("m", "reading", 1, 2)
+        serve.update("m", "", 0, 0)
+    assert capsys.readouterr() == ("", "inferd: m: reading\ninferd: m: packing\n")
+
+
+@pytest.mark.daemon
+def test_a_load_shows_a_bar_until_the_answer_comes(tmp_path: Path) -> None:
+    with FakeDaemon({"load_s": 1.6, "reply": "hello"}) as daemon:
+        shown = on_terminal(Tool(tmp_path, daemon.runtime), "run", "hi")
+        assert "model: reading weights" in shown
+        assert re.search(r"\d+%", shown)
+        assert "inferd:" not in shown
+
+
+@pytest.mark.daemon
+def test_a_load_on_demand_shows_its_bar(tmp_path: Path) -> None:
+    with FakeDaemon({"models": ["one", "two"], "load_s": 0.8}) as daemon:
+        daemon.wait_ready()
+        shown = on_terminal(Tool(tmp_path, daemon.runtime), "load", "two")
+        assert "two: reading weights" in shown
+        assert "two is ready" in shown
+
+
+@pytest.mark.daemon
+def test_bench_shows_how_many_are_done(tmp_path: Path) -> None:
+    with FakeDaemon({"delay_s": 0.01}) as daemon:
+        daemon.wait_ready()
+        lengths = ("--input-len", "10", "--output-len", "20", "--requests", "12", "--warmup", "0")
+        shown = on_terminal(Tool(tmp_path, daemon.runtime), "bench", "serve", *lengths)
+        assert "bench: 1 at a time" in shown
+        assert re.search(r"\d+/12", shown)
+
+
+@pytest.mark.daemon
+def test_serve_shows_the_load_of_its_model(tmp_path: Path, tool: Tool) -> None:
+    shown = on_terminal(tool, "serve", str(tiny_llama(tmp_path / "tiny")), until="model ready")
+    assert re.search(r"tiny: \w+.*\d+%", shown), shown
