@@ -90,7 +90,7 @@ class AttentionPlan:
         spec, inputs = layer.spec, self.inputs
         sequences = inputs.context_lens.shape[0]
         tables = inputs.block_tables[layer.group]
-        padded = -(-spec.head_dim // 16) * 16
+        padded = -(-spec.head_dim // 32) * 32
         record = SHORT_ROWS * (padded + 16)
         keys = tables.shape[1] * kv["v_rows"].shape[1]
         tasks = min(-(-keys // SPAN) * sequences * spec.kv_heads, PARTIAL_BYTES // (4 * record))

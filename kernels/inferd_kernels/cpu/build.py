@@ -53,7 +53,11 @@ def is_current() -> bool:
 
 def tiers(machine: str) -> dict[str, tuple[str, ...]]:
     """Return the tiers of an architecture with their flags."""
-    wide = {"avx2": AVX2, "avx512vnni": AVX512} if machine in ("x86_64", "amd64") else {}
+    wide = (
+        {"avx2": AVX2, "avx512vnni": AVX512, "avx512bf16": (*AVX512, "-mavx512bf16")}
+        if machine in ("x86_64", "amd64")
+        else {}
+    )
     return {"scalar": (), **wide}
 
 

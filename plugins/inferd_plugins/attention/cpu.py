@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class CpuAttention(AttentionBackend):
-    """Plane `k_columns` holds each head's keys of a block as [width, block_size], `v_rows` its values."""
+    """Plane `k_columns` holds each head's keys of a block as [width, block_size], `v_rows` its values.
+
+    bf16 keys lie in pairs, [width / 2, block_size, 2].
+    """
 
     @classmethod
     def probe(cls, context: ProbeContext) -> Verdict:
@@ -31,6 +34,8 @@ class CpuAttention(AttentionBackend):
         layers = context.spec.layers if context.spec else ()
         for spec in {layer.attention for layer in layers if isinstance(layer.attention, Gqa)}:
             reasons += _lacks(spec)
+            if context.kv_format == "bf16" and spec.head_dim % 2:
+                reasons.append(f"bf16 keys of odd width {spec.head_dim}")
         missing = why_missing()
         if missing:
             reasons.append(missing)

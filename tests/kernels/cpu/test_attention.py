@@ -63,7 +63,7 @@ class Cache:
         return list(self.backend.attend(self.layer, q, self.kv, plan).split(lens))
 
 
-@pytest.mark.parametrize(("block_size", "format"), [(16, "fp32"), (32, "fp32"), (5, "fp32"), (16, "bf16"), (8, "bf16")])
+@pytest.mark.parametrize(("block_size", "format"), [(16, "fp32"), (32, "fp32"), (5, "fp32"), (16, "bf16"), (5, "bf16")])
 @pytest.mark.parametrize("window", [None, 270])
 def test_a_row_has_the_same_bits_in_any_step(
     tier: str, block_size: int, format: KVFormat, window: int | None, library: Library

@@ -114,7 +114,8 @@ struct write_args {
     float eps;
 };
 
-/* Paged attention. k_cache [blocks][kv_heads][width][block_size], v_cache [blocks][kv_heads][block_size][width]. */
+/* Paged attention. k_cache [blocks][kv_heads][width][block_size] (bf16: [width / 2][block_size][2]), v_cache
+ * [blocks][kv_heads][block_size][width]. */
 struct attend_args {
     const int32_t *sequences;
     const float *q;
@@ -122,7 +123,7 @@ struct attend_args {
     const int32_t *cu_seqlens, *context_lens, *block_tables;
     int64_t table_stride;
     float *out; /* [rows, heads, width] */
-    float *partial; /* spans of short queries: [tasks][SHORT_ROWS][width + 2] */
+    float *partial; /* spans of short queries: [tasks][SHORT_ROWS][width to whole 32s + 16] */
     int32_t *pending; /* [sequences * kv_heads], zero between steps */
     int64_t partial_tasks;
     int32_t heads, kv_heads, width, block_size, number, window;

@@ -19,7 +19,8 @@ struct scan { /* rows that share the keys of one KV head */
     int64_t first_position, group;  /* row r stands at first_position + r / group */
     const float *q[128];
     float *scores, *keys, *values;
-    float *top, *total, *sums;          /* of the span: [count], [count], [count, padded] */
+    uint16_t *pairs, *weights;          /* queries and weights in bf16, where those are multiplied */
+    float *top, *total, *sums;          /* of the span: [count], [count, 16 lanes] then [count], [count, padded] */
     float *all_top, *all_total, *all_sums; /* of the spans before */
     float *shrink;
 };
@@ -39,6 +40,12 @@ INLINE int64_t plane_of(const struct scan *s, int64_t key) {
     return ((int64_t)s->table[key / a->block_size] * a->kv_heads + s->kv_head) * a->block_size * a->width;
 }
 
+/* Where a key holds its column d within a block: bf16 keys lie in pairs of columns, others in columns. */
+INLINE int64_t key_index(const struct attend_args *a, int64_t d, int64_t offset) {
+    if (a->number == NUMBER_BF16) return d / 2 * a->block_size * 2 + offset * 2 + d % 2;
+    return d * a->block_size + offset;
+}
+
 /* Copy up to 32 keys and values as floats, keys transposed. Blocks of any size and format. */
 static void stage(struct scan *s, int64_t start, int64_t count) {
     const struct attend_args *a = s->a;
@@ -48,7 +55,7 @@ static void stage(struct scan *s, int64_t start, int64_t count) {
         int64_t plane = plane_of(s, start + key);
         for (int64_t d = 0; d < width; d++)
             for (int64_t i = 0; i < run; i++)
-                s->keys[d * TILE_KEYS + key + i] = number_at(a->k_cache, plane + d * size + offset + i, a->number);
+                s->keys[d * TILE_KEYS + key + i] = number_at(a->k_cache, plane + key_index(a, d, offset + i), a->number);
         for (int64_t i = 0; i < run; i++) {
             float *value = s->values + (key + i) * s->padded;
             for (int64_t d = 0; d < width; d++) value[d] = number_at(a->v_cache, plane + (offset + i) * width + d, a->number);
@@ -64,8 +71,15 @@ static void stage_wide(struct scan *s, int64_t start, int64_t count) {
     const int64_t width = a->width, size = a->block_size;
     for (int64_t key = 0; key < count; key += 16) {
         int64_t offset = (start + key) % size, plane = plane_of(s, start + key);
-        for (int64_t d = 0; d < width; d++)
-            vf_store(s->keys + d * TILE_KEYS + key, vf_number(a->k_cache, plane + d * size + offset, a->number));
+        if (a->number == NUMBER_BF16)
+            for (int64_t d = 0; d < width; d += 2) {
+                const uint16_t *pairs = (const uint16_t *)a->k_cache + plane + d * size + offset * 2;
+                vf_store(s->keys + d * TILE_KEYS + key, vf_even_bf16(pairs));
+                vf_store(s->keys + (d + 1) * TILE_KEYS + key, vf_odd_bf16(pairs));
+            }
+        else
+            for (int64_t d = 0; d < width; d++)
+                vf_store(s->keys + d * TILE_KEYS + key, vf_number(a->k_cache, plane + d * size + offset, a->number));
         int64_t run = count - key < 16 ? count - key : 16;
         for (int64_t i = 0; i < run * width; i += 16)
             vf_store(s->values + key * width + i, vf_number(a->v_cache, plane + offset * width + i, a->number));
@@ -191,29 +205,42 @@ static void weigh_rows(struct scan *s, struct tile_view t, int64_t row, int64_t 
         for (int r = 0; r < rows; r++) weigh(s, t, row + r, column, from, to, 1, 1);
 }
 
-/* Ask for a tile ahead of its use: blocks lie apart, where no hardware prefetcher looks. */
-INLINE void prefetch_tile(const struct scan *s, int64_t start, int64_t end) {
+/* Ask for keys ahead of their use: blocks lie apart, where no hardware prefetcher looks. */
+INLINE void prefetch_keys(const struct scan *s, int64_t start, int64_t end, int64_t most) {
     const struct attend_args *a = s->a;
-    const int64_t bytes = a->number == NUMBER_F32 ? 4 : 2;
+    const int64_t bytes = a->number == NUMBER_F32 ? 4 : 2, pair = a->number == NUMBER_BF16 ? 2 : 1;
     if (a->block_size % 16) return;
-    for (int64_t key = start; key < end && key < start + TILE_KEYS; key += 16) {
+    for (int64_t key = start; key < end && key < start + most; key += 16) {
         const int64_t plane = plane_of(s, key), offset = key % a->block_size;
-        const char *k = (const char *)a->k_cache + (plane + offset) * bytes;
+        const char *k = (const char *)a->k_cache + (plane + offset * pair) * bytes;
         const char *v = (const char *)a->v_cache + (plane + offset * a->width) * bytes;
-        for (int64_t d = 0; d < a->width; d++) __builtin_prefetch(k + d * a->block_size * bytes);
+        for (int64_t d = 0; d < a->width; d += pair) __builtin_prefetch(k + d * a->block_size * bytes);
         for (int64_t i = 0; i < 16 * a->width * bytes; i += 64) __builtin_prefetch(v + i);
     }
 }
 
+#include "attention_bf16.h"
+#if defined(__AVX512BF16__)
+#define HAS_PAIRS 1
+#define SCAN_PAIRS scan_pairs
+#else
+#define HAS_PAIRS 0
+#define SCAN_PAIRS(s, span) (void)(span)
+#endif
+
 /* Scan one span for all rows, into top, total and sums. */
 static void scan_span(struct scan *s, int64_t span) {
+    if (s->pairs) {
+        SCAN_PAIRS(s, span);
+        return;
+    }
     for (int64_t r = 0; r < s->count; r++) s->top[r] = MINUS_INFINITY, s->total[r] = 0;
     memset(s->sums, 0, (size_t)(s->count * s->padded) * 4);
     int64_t end = (span + 1) * SPAN < s->high ? (span + 1) * SPAN : s->high;
     for (int64_t start = span * SPAN; start < end; start += TILE_KEYS) {
         int64_t count = end - start < TILE_KEYS ? end - start : TILE_KEYS;
         if (start + count <= s->low) continue;
-        if (s->count <= 16) prefetch_tile(s, start + TILE_KEYS, s->high); /* many rows use a tile long enough */
+        if (s->count <= 16) prefetch_keys(s, start + TILE_KEYS, s->high, TILE_KEYS); /* many rows use a tile long enough */
         struct tile_view t = view_tile(s, start, count);
         all_scores(s, t);
         for (int64_t r = 0; r < s->count; r++) s->shrink[r] = soften(s, r, start, count);
@@ -250,18 +277,25 @@ static void put_row(const struct scan *s, float *out, float total, const float *
 
 static void lay_out(struct scan *s, struct worker *worker) {
     float *p = (float *)worker->scratch;
-    int64_t wide = s->count * s->padded;
-    s->keys = p, p += s->a->width * TILE_KEYS;
-    s->values = p, p += s->padded * TILE_KEYS;
-    s->scores = p, p += s->count * TILE_KEYS;
+    const int pairs = HAS_PAIRS && s->a->number == NUMBER_BF16;
+    s->padded = pairs ? (s->a->width + 31) / 32 * 32 : (s->a->width + 15) / 16 * 16;
+    const int64_t wide = s->count * s->padded, keys = pairs ? 64 : TILE_KEYS;
+    s->keys = p, p += s->a->width * keys;
+    s->values = p, p += s->padded * keys;
+    s->scores = p, p += s->count * keys;
+    s->pairs = pairs ? (uint16_t *)p : NULL, p += pairs ? wide / 2 : 0;
+    s->weights = (uint16_t *)p, p += pairs ? s->count * keys / 2 : 0;
     s->sums = p, p += wide;
     s->all_sums = p, p += wide;
     s->top = p, p += s->count;
-    s->total = p, p += s->count;
+    s->total = p, p += s->count * 16;
     s->all_top = p, p += s->count;
     s->all_total = p, p += s->count;
     s->shrink = p;
     worker->made = NULL;
+#if HAS_PAIRS
+    if (pairs) pack_queries(s);
+#endif
 }
 
 /* What `plan` leaves for a sequence: its first piece, and where its partial results go (-1: not split). */
@@ -269,6 +303,9 @@ static int64_t spans_from(const struct attend_args *a, int64_t b) {
     int64_t length = a->cu_seqlens[b + 1] - a->cu_seqlens[b];
     return sees_from(a, a->context_lens[b] - length) / SPAN;
 }
+
+/* Floats that a row of a split query leaves: top and total, 14 unused, sums. */
+INLINE int64_t partial_record(const struct attend_args *a) { return (a->width + 31) / 32 * 32 + 16; }
 
 static int64_t block_positions(const struct attend_args *a) {
     int64_t group = a->heads / a->kv_heads;
@@ -304,7 +341,7 @@ static int32_t attend_chunks(const void *args, int32_t threads) {
 }
 
 static void merge_spans(struct scan *s, int64_t first_row, const float *partial, int64_t spans, int64_t step) {
-    const int64_t record = s->padded + 16;
+    const int64_t record = partial_record(s->a);
     for (int64_t r = 0; r < s->count; r++) {
         float top = MINUS_INFINITY, total = 0;
         for (int64_t i = 0; i < spans; i++) {
@@ -318,7 +355,7 @@ static void merge_spans(struct scan *s, int64_t first_row, const float *partial,
 /* One span of a short query: leave its sums; the last to finish merges them all. */
 static void attend_span(struct scan *s, int64_t b, int64_t first_row, int64_t span, int64_t spans) {
     const struct attend_args *a = s->a;
-    const int64_t record = s->padded + 16, first = a->task_base[*a->sequences + 1 + b];
+    const int64_t record = partial_record(a), first = a->task_base[*a->sequences + 1 + b];
     float *mine = a->partial + ((first + span * a->kv_heads + s->kv_head) * SHORT_ROWS) * record;
     scan_span(s, spans_from(a, b) + span);
     for (int64_t r = 0; r < s->count; r++) {
@@ -357,7 +394,7 @@ static void attend_run(const void *args, int32_t chunk, int32_t chunks, struct w
     const int64_t before = a->context_lens[b] - length, group = a->heads / a->kv_heads, run = block_positions(a);
     const int64_t start = split ? 0 : unit * run, count = split ? length : length - start < run ? length - start : run;
     struct scan s = {.a = a, .table = a->block_tables + b * a->table_stride, .kv_head = chunk % a->kv_heads};
-    s.group = group, s.count = count * group, s.padded = (a->width + 15) / 16 * 16;
+    s.group = group, s.count = count * group;
     s.first_position = before + start;
     s.low = sees_from(a, s.first_position), s.high = s.first_position + count;
     const int64_t first_row = a->cu_seqlens[b] + start;

@@ -14,7 +14,7 @@ static const struct kernels *chosen;
 static const struct kernels *tier_at(int32_t index) {
     static const struct kernels *const tiers[] = {
 #if defined(__x86_64__)
-        &kernels_avx512vnni, &kernels_avx2,
+        &kernels_avx512bf16, &kernels_avx512vnni, &kernels_avx2,
 #endif
         &kernels_scalar,
     };
@@ -28,6 +28,7 @@ static int can_run(const struct kernels *tier) {
     int wide = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vnni");
+    if (tier == &kernels_avx512bf16) return wide && __builtin_cpu_supports("avx512bf16");
     if (tier == &kernels_avx512vnni) return wide;
     if (tier == &kernels_avx2) return avx2;
 #endif

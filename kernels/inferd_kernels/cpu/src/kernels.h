@@ -22,7 +22,7 @@ struct worker {
 
 extern const struct kernels kernels_scalar;
 #if defined(__x86_64__)
-extern const struct kernels kernels_avx2, kernels_avx512vnni;
+extern const struct kernels kernels_avx2, kernels_avx512vnni, kernels_avx512bf16;
 #endif
 
 #endif

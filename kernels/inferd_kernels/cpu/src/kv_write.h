@@ -33,7 +33,11 @@ static void write_run(const void *args, int32_t chunk, int32_t chunks, struct wo
             const int64_t plane = (block * a->kv_heads + h) * size * width;
             const float *value = a->v + row * a->v_stride + h * width;
             norm_rope(a, a->k + row * a->k_stride + h * width, a->k_norm, position, key);
-            for (int64_t d = 0; d < width; d++) number_put(a->k_cache, plane + d * size + offset, a->number, key[d]);
+            if (a->number == NUMBER_BF16) /* in pairs of columns, as attention.h says */
+                for (int64_t d = 0; d < width; d++)
+                    number_put(a->k_cache, plane + (d - d % 2) * size + offset * 2 + d % 2, NUMBER_BF16, key[d]);
+            else
+                for (int64_t d = 0; d < width; d++) number_put(a->k_cache, plane + d * size + offset, a->number, key[d]);
             for (int64_t d = 0; d < width; d++) number_put(a->v_cache, plane + offset * width + d, a->number, value[d]);
         }
     }

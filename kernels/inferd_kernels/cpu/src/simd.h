@@ -71,6 +71,10 @@ INLINE vf vf_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p));
 INLINE vf vf_bf16(const void *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
 }
+INLINE vf vf_even_bf16(const void *p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16)); }
+INLINE vf vf_odd_bf16(const void *p) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32((int32_t)0xffff0000u)));
+}
 INLINE float vf_sum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE float vf_top(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
@@ -142,6 +146,12 @@ INLINE __m256 bf16_(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_m
 INLINE vf vf_bf16(const void *p) {
     return (vf){bf16_(_mm_loadu_si128(p)), bf16_(_mm_loadu_si128((const __m128i *)p + 1))};
 }
+INLINE __m256 even_(const void *p) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(p), 16)); }
+INLINE __m256 odd_(const void *p) {
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(p), _mm256_set1_epi32((int32_t)0xffff0000u)));
+}
+INLINE vf vf_even_bf16(const void *p) { return (vf){even_(p), even_((const __m256i *)p + 1)}; }
+INLINE vf vf_odd_bf16(const void *p) { return (vf){odd_(p), odd_((const __m256i *)p + 1)}; }
 INLINE float vf_sum(vf x) {
     float t[16], s = 0;
     vf_store(t, x);
@@ -278,6 +288,17 @@ INLINE vf vf_bf16(const void *p) {
     }
     return r;
 }
+INLINE vf vf_every_other_bf16(const void *p, int odd) {
+    vf r;
+    LANES {
+        uint16_t h;
+        memcpy(&h, (const char *)p + 4 * i + 2 * odd, 2);
+        r.v[i] = f32_of_bits((uint32_t)h << 16);
+    }
+    return r;
+}
+INLINE vf vf_even_bf16(const void *p) { return vf_every_other_bf16(p, 0); }
+INLINE vf vf_odd_bf16(const void *p) { return vf_every_other_bf16(p, 1); }
 INLINE float vf_sum(vf a) {
     for (int step = 8; step; step /= 2)
         for (int i = 0; i < step; i++) a.v[i] += a.v[i + step];
