@@ -7,7 +7,6 @@ from typing import Any
 from .errors import invalid, unsupported
 from .requests import ChatRequest
 
-STRUCTURED = "needs structured output, which this server does not have yet"
 _ABSENT = ("functions", "function_call", "audio", "prediction", "web_search_options")
 
 
@@ -18,10 +17,6 @@ def check_chat(body: ChatRequest) -> None:
             raise unsupported(name, "is not supported")
     if body.modalities not in (None, ["text"]):
         raise unsupported("modalities", "only text")
-    if body.response_format is not None and body.response_format.get("type") != "text":
-        raise unsupported("response_format", STRUCTURED)
-    if body.parallel_tool_calls is False:
-        raise unsupported("parallel_tool_calls", STRUCTURED)
     _check_tool_choice(body)
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "only allowed when logprobs is true")
@@ -33,10 +28,8 @@ def _check_tool_choice(body: ChatRequest) -> None:
     choice = body.tool_choice
     if choice is None or choice == "none":
         return
-    if choice == "required" or isinstance(choice, dict):
-        raise unsupported("tool_choice", STRUCTURED)
-    if choice != "auto":
-        raise invalid("tool_choice", f"none or auto, got {choice!r}")
+    if not isinstance(choice, dict) and choice not in ("auto", "required"):
+        raise invalid("tool_choice", f"none, auto, required or a function, got {choice!r}")
     if not body.tools:
         raise invalid("tool_choice", "only allowed when tools are given")
 

@@ -3,50 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
-from starlette.responses import JSONResponse
-
-from .body import read_json
+from .endpoint import Asked, endpoint
 from .errors import invalid, unsupported
-from .gateway import Gateway, gateway_of
+from .gateway import Gateway
 from .generation import Generation, Part
 from .logprobs import CompletionLogprobs
 from .requests import CompletionRequest
 from .sampling import sampling_options
-from .sse import EventStream, comment, event, while_connected
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
 
 MAX_TOKENS = 16
 """Where a request says nothing: the default of this endpoint."""
 MAX_PROMPTS = 32
 
 
-async def completions(request: Request) -> Response:
-    gateway = gateway_of(request)
-    body = await read_json(request, CompletionRequest, gateway.settings)
-    asked = await plan(gateway, body)
-    if body.stream:
-        return EventStream(chunks(asked, gateway.settings.keep_alive_s), gateway.settings.send_timeout_s)
-    return JSONResponse(await while_connected(request.receive, whole(asked)))
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedCompletions(Asked):
     """Prompts on their way."""
 
-    generation: Generation
     logprobs: list[CompletionLogprobs]
-    head: dict[str, Any]
-    wants_usage: bool
+
+    async def whole(self) -> dict[str, Any]:
+        choices = [_choice(i, "") for i in range(self.generation.num_choices)]
+        async with self.generation as generation:
+            async for part in generation.parts():
+                if part is not None:
+                    _add(choices[part.choice], self._entry(part))
+        return {**self.head, "choices": choices, "usage": self.generation.usage}
+
+    def entries(self, part: Part) -> list[list[dict[str, Any]]]:
+        return [[self._entry(part)]]
+
+    def _entry(self, part: Part) -> dict[str, Any]:
+        piece = part.piece
+        logprobs = None
+        if piece.logprobs is not None:
+            logprobs = self.logprobs[part.choice].take(piece.logprobs, piece.spelling)
+        return {**_choice(part.choice, piece.text), "logprobs": logprobs, "finish_reason": piece.finish}
 
 
-async def plan(gateway: Gateway, body: CompletionRequest) -> Asked:
+async def plan(gateway: Gateway, body: CompletionRequest) -> AskedCompletions:
     """Check the request and send its prompts to the daemon. Raises ApiError, InferdError."""
     _check(body)
     prompts = as_prompts(body.prompt)
@@ -56,9 +54,13 @@ async def plan(gateway: Gateway, body: CompletionRequest) -> Asked:
     client = gateway.client
     streams = [client.generate(prompt, stream=True, model=model, **gateway.options, **options) for prompt in prompts]
     generation = Generation(streams, body.n or 1)
-    logprobs = [CompletionLogprobs() for _ in range(generation.num_choices)]
-    head = {"id": f"cmpl-{streams[0].id}", "object": "text_completion", "created": int(time.time()), "model": model}
-    return Asked(generation, logprobs, head, body.wants_usage)
+    return AskedCompletions(
+        generation=generation,
+        head={"id": f"cmpl-{streams[0].id}", "object": "text_completion", "created": int(time.time()), "model": model},
+        chunk="text_completion",
+        wants_usage=body.wants_usage,
+        logprobs=[CompletionLogprobs() for _ in range(generation.num_choices)],
+    )
 
 
 def _check(body: CompletionRequest) -> None:
@@ -87,16 +89,6 @@ def _are_ids(prompt: Any) -> TypeGuard[list[int]]:
     return isinstance(prompt, list) and bool(prompt) and all(type(token) is int for token in prompt)
 
 
-async def whole(asked: Asked) -> dict[str, Any]:
-    """Return the answer in one piece."""
-    choices = [_choice(i, "") for i in range(asked.generation.num_choices)]
-    async with asked.generation as generation:
-        async for part in generation.parts():
-            if part is not None:
-                _add(choices[part.choice], _entry(asked, part))
-    return {**asked.head, "choices": choices, "usage": asked.generation.usage}
-
-
 def _add(choice: dict[str, Any], entry: dict[str, Any]) -> None:
     choice["text"] += entry["text"]
     choice["finish_reason"] = entry["finish_reason"]
@@ -107,26 +99,8 @@ def _add(choice: dict[str, Any], entry: dict[str, Any]) -> None:
             choice["logprobs"][name] += values
 
 
-async def chunks(asked: Asked, keep_alive_s: float) -> AsyncGenerator[bytes]:
-    """Yield the answer as server-sent events."""
-    usage: dict[str, Any] = {"usage": None} if asked.wants_usage else {}
-    async with asked.generation as generation:
-        async for part in generation.parts(keep_alive_s):
-            if part is None:
-                yield comment(generation.state)
-                continue
-            yield event({**asked.head, "choices": [_entry(asked, part)], **usage})
-        if asked.wants_usage:
-            yield event({**asked.head, "choices": [], "usage": generation.usage})
-
-
-def _entry(asked: Asked, part: Part) -> dict[str, Any]:
-    piece = part.piece
-    logprobs = None
-    if piece.logprobs is not None:
-        logprobs = asked.logprobs[part.choice].take(piece.logprobs, piece.spelling)
-    return {**_choice(part.choice, piece.text), "logprobs": logprobs, "finish_reason": piece.finish}
-
-
 def _choice(index: int, text: str) -> dict[str, Any]:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+
+
+completions = endpoint(CompletionRequest, plan)

@@ -70,7 +70,7 @@ _ANSWERS: dict[type[ic.InferdError], tuple[int, str, str]] = {
     ic.DeadlineExceeded: (504, "timeout_error", "deadline_exceeded"),
     ic.RequestTimeout: (504, "timeout_error", "timeout"),
 }
-_PARAMS = {"prompt_ids": "prompt", "template_args": "chat_template_kwargs"}
+_PARAMS = {"prompt_ids": "prompt", "template_args": "chat_template_kwargs", "json_schema": "response_format"}
 """Fields that clients of the gateway know under another name."""
 
 
@@ -81,7 +81,7 @@ def from_client(error: ic.InferdError) -> ApiError:
     param = None
     if isinstance(error, ic.DaemonError):
         if error.field is not None:
-            head, dot, rest = error.field.partition(".")
+            head, dot, rest = error.field.removeprefix("sampling.").partition(".")
             param = _PARAMS.get(head, head) + dot + rest
         wait = error.retry_after if error.retry_after is not None else 1.0
         if isinstance(error, ic.Overloaded) or error.retry_safe:

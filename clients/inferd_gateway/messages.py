@@ -80,8 +80,6 @@ def _tool(tool: Tool, where: str) -> dict[str, Any]:
         raise _no_tool(where, tool.type)
     if not _NAME.fullmatch(function.name):
         raise invalid(f"{where}.function.name", "1 to 64 letters, digits, underscores, dots and hyphens")
-    if function.strict:
-        raise unsupported(f"{where}.function.strict", "needs structured output, which this server does not have yet")
     described = {"description": function.description} if function.description is not None else {}
     parameters = function.parameters or {"type": "object", "properties": {}}
     return {"type": "function", "function": {"name": function.name, **described, "parameters": parameters}}

@@ -11,6 +11,15 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
 
 
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the output must look like, beyond OpenAI's API; one of these."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
 class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     """What chats and completions have in common. null is the same as absent."""
 
@@ -34,6 +43,7 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def wants_usage(self) -> bool:

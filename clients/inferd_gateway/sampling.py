@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from .errors import invalid
 from .requests import Sampled
 
@@ -36,4 +38,18 @@ def sampling_options(body: Sampled, max_tokens: int | None, logprobs: int | None
         options["max_tokens"] = max_tokens
     if logprobs is not None:
         options["logprobs"] = logprobs
-    return options
+    return options | _structured(body)
+
+
+def _structured(body: Sampled) -> dict[str, Any]:
+    wanted = body.structured_outputs
+    if wanted is None:
+        return {}
+    schema = wanted.json
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(schema, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise invalid("structured_outputs.json", f"is not a JSON object: {error}") from None
+    given = {"json_schema": schema, "regex": wanted.regex, "choice": wanted.choice, "grammar": wanted.grammar}
+    return {name: value for name, value in given.items() if value is not None}

@@ -117,16 +117,17 @@ def test_a_malformed_call_comes_back_as_text(client: OpenAI):
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "absent"}}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": [], "tool_choice": "auto"}, "tool_choice"),
-        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format.json_schema"),
+        ({"extra_body": {"structured_outputs": {"regex": "a"}}}, "structured_outputs"),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
-        ({"tools": [{"type": "function", "function": {"name": "a", "strict": True}}]}, "tools[0].function.strict"),
     ],
 )
 def test_what_cannot_be_promised_is_refused(client: OpenAI, options, param):

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from . import rules
 from .base import ToolParser
 from .hermes import HermesParser
 from .llama3 import Llama3Parser
 from .mistral import MARKER, MistralParser
+
+
+class Rules(Protocol):
+    """Lark rules `calls` and `answer` for some tools; see rules.py."""
+
+    def __call__(self, tools: Sequence[dict[str, Any]], marker: int | None, *, parallel: bool) -> list[str]: ...
+
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
 
@@ -21,6 +30,7 @@ class ToolFormat:
 
     name: str
     parser: Callable[[Collection[str]], ToolParser]
+    rules: Rules
     signs: tuple[str, ...]
     """Any of these in a prompt that shows a call."""
     marker: str = ""
@@ -36,10 +46,13 @@ class ToolFormat:
 FORMATS = {
     made.name: made
     for made in (
-        ToolFormat("mistral", MistralParser, (MARKER, "[AVAILABLE_TOOLS]"), marker=MARKER, id_chars=9),
-        ToolFormat("hermes", HermesParser, ("<tool_call>",)),
+        ToolFormat("mistral", MistralParser, rules.mistral, (MARKER, "[AVAILABLE_TOOLS]"), marker=MARKER, id_chars=9),
+        ToolFormat("hermes", HermesParser, rules.hermes, ("<tool_call>",)),
         ToolFormat(
-            "llama3", Llama3Parser, ("<|python_tag|>", '"parameters": dictionary', '"name": "probe", "parameters"')
+            "llama3",
+            Llama3Parser,
+            rules.llama3,
+            ("<|python_tag|>", '"parameters": dictionary', '"name": "probe", "parameters"'),
         ),
     )
 }

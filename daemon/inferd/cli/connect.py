@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from inferd.cli.errors import CliError
 from inferd.cli.exits import Exit
 from inferd_client import Client
-from inferd_client.errors import ConnectionFailed, ConnectionLost, DaemonError, InferdError, Overloaded, UnknownModel
+from inferd_client.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    DaemonError,
+    GrammarInvalid,
+    InferdError,
+    InvalidParam,
+    Overloaded,
+    UnknownModel,
+)
 from inferd_client.options import Timeouts
 
 if TYPE_CHECKING:
@@ -33,8 +42,14 @@ def explain(error: BaseException) -> tuple[str, Exit] | None:
     if isinstance(error, Overloaded):
         wait = f"; try again in {error.retry_after:g} s" if error.retry_after else ""
         return f"{error}{wait}", Exit.BUSY
-    code = Exit.NO_MODEL if isinstance(error, UnknownModel) else Exit.FAILURE
-    return f"{error}{_remedy(error)}", code
+    return f"{error}{_remedy(error)}", next((code for kind, code in _CODES if isinstance(error, kind)), Exit.FAILURE)
+
+
+_CODES: tuple[tuple[type[InferdError], Exit], ...] = (
+    (UnknownModel, Exit.NO_MODEL),
+    (InvalidParam, Exit.USAGE),
+    (GrammarInvalid, Exit.USAGE),
+)
 
 
 def _remedy(error: InferdError) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from llguidance import LLExecutor
+    from llguidance import LLExecutor, LLMatcher
     from numpy.typing import NDArray
 
     from inferd.grammar.matcher import Matcher
@@ -45,8 +45,8 @@ class MaskMaker:
         if total > len(self._bits):
             self._bits = np.empty((max(total, 2 * len(self._bits)), self._words), np.int32)
         bits = self._bits[:total]
-        plain: list[tuple[object, int]] = []
-        drafting: list[tuple[object, int, list[int]]] = []
+        plain: list[tuple[LLMatcher, int]] = []
+        drafting: list[tuple[LLMatcher, int, list[int]]] = []
         at = 0
         for row in rows:
             if row.drafts:
