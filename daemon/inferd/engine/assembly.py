@@ -116,7 +116,7 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
     )
     capture = not why_eager(assembly, decoder)
     if capture:
-        _share_cores(assembly.engine.threads)
+        _share_cores(assembly.engine.threads, assembly.settings.runtime)
     return Runner(
         decoder,
         resolution.attention,
@@ -135,10 +135,11 @@ def _repack_cache(settings: WorkerSettings) -> RepackCache | None:
     return RepackCache(Path(settings.cache), limit) if settings.cache and limit else None
 
 
-def _share_cores(threads: int) -> None:
-    """Give the cores to the compiled kernels: what torch still does in a step is small."""
+def _share_cores(threads: int, runtime: str) -> None:
+    """Give the cores to the compiled kernels, in turns with other models of this daemon; torch does little in a step."""
     if threads:
         load().set_threads(threads)
+    load().share_cores(Path(runtime) if runtime else None)
     torch.set_num_threads(1)
 
 

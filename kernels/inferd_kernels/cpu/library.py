@@ -38,6 +38,8 @@ class Library:
         self._lib.inferd_set_threads.argtypes = [c_int32]
         self._lib.inferd_advise.argtypes = [c_void_p, c_int64]
         self._lib.inferd_advise.restype = None
+        self._lib.inferd_share_cores.argtypes = [c_char_p, c_char_p]
+        self._lib.inferd_waited_ns.restype = c_int64
         self._lib.inferd_reserve.argtypes = [c_int64]
         self._lib.inferd_reserve.restype = None
         self.set_threads(physical_cores())
@@ -90,6 +92,18 @@ class Library:
     def advise(self, address: int, num_bytes: int) -> None:
         """Ask for large pages."""
         self._lib.inferd_advise(address, num_bytes)
+
+    def share_cores(self, folder: Path | None) -> None:
+        """Take turns with the processes that do so by the same folder; None: with nobody. Raises OSError."""
+        names = ("", "") if folder is None else (str(folder / "turn.next"), str(folder / "turn.now"))
+        error = self._lib.inferd_share_cores(*(name.encode() for name in names))
+        if error:
+            raise OSError(error, f"cannot take turns by files in {folder}")
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that this process waited for its turn."""
+        return self._lib.inferd_waited_ns() / 1e9
 
     def reserve(self, num_bytes: int) -> None:
         """Have this much spare memory in every thread from the next program on."""

@@ -76,11 +76,24 @@ def test_cores_are_those_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text("0,2\n" if cpu % 2 == 0 else "1,3\n")
-    monkeypatch.setattr(threads, "CPUS", tmp_path)
-    monkeypatch.setattr(threads, "SELF", tmp_path / "none")
     for allowed, cores in (({0, 1, 2, 3}, 2), ({0, 2}, 1), ({0, 1}, 2), ({7}, 1)):
         monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _, allowed=allowed: allowed)
-        assert threads.physical_cores() == cores
+        assert threads.usable_cores(tmp_path, tmp_path, tmp_path / "none") == (cores, "physical cores")
+
+
+@pytest.mark.parametrize("name", ["cpu_capacity", "cpufreq/cpuinfo_max_freq"])
+def test_slow_cores_of_a_hybrid_processor_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    for cpu, speed in enumerate((5000, 5200, 5000, 3600, 3600, 3600)):  # two turbo bins, three slow cores
+        file = tmp_path / f"cpu{cpu}" / name
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{speed}\n")
+    for allowed, count in ((set(range(6)), 3), ({2, 3, 4}, 1), ({3, 4, 5}, 3)):
+        monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _, allowed=allowed: allowed)
+        cores = threads.usable_cores(tmp_path, tmp_path, tmp_path / "none")
+        assert cores.count == count
+        assert ("performance" in cores.why) == (len(allowed) != count)
 
 
 def test_a_quota_anywhere_above_limits(tmp_path: Path) -> None:
@@ -91,3 +104,17 @@ def test_a_quota_anywhere_above_limits(tmp_path: Path) -> None:
     (root / "a" / "cpu.max").write_text("150000 100000\n")
     (root / "a" / "b" / "cpu.max").write_text("max 100000\n")
     assert threads.cpu_quota(root, own) == 1.5
+
+
+def test_quotas_of_the_first_cgroup_version_count_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own, root = tmp_path / "self", tmp_path / "cgroup"
+    own.write_text("5:cpuset:/x\n4:cpu,cpuacct:/a/b\n0::/\n")
+    folder = root / "cpu,cpuacct" / "a"
+    folder.mkdir(parents=True)
+    (folder / "cpu.cfs_quota_us").write_text("-1\n")
+    (folder / "cpu.cfs_period_us").write_text("100000\n")
+    assert threads.cpu_quota(root, own) is None
+    (folder / "cpu.cfs_quota_us").write_text("250000\n")
+    assert threads.cpu_quota(root, own) == 2.5
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: set(range(8)))
+    assert threads.usable_cores(tmp_path / "none", root, own) == (2, "a CPU quota of 2.5")

@@ -20,6 +20,10 @@ struct worker {
     uint64_t serial; /* of the operator that runs */
 };
 
+/* Turns of processes (turns.c). */
+int64_t inferd_now_ns(void);
+void inferd_take_turn(void), inferd_pass_turn(void), inferd_end_turn(void), inferd_forget_turns(void);
+
 extern const struct kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const struct kernels kernels_avx2, kernels_avx512vnni, kernels_avx512bf16;

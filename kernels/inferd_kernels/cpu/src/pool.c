@@ -1,7 +1,10 @@
 /* Threads that run a program: claim pieces of the current operator, wait for the others, go on.
  *
- * A thread that the system does not run holds nobody up unless it has claimed a piece: the others take
- * the rest. Waiting threads spin for about 50 us, then yield; between programs they sleep on a futex.
+ * A thread that the system does not run holds nobody up unless it has claimed a piece: the others take the rest.
+ * Waiting threads spin for about 50 us, then sleep: where other programs want the cores, a core that waits is free
+ * for the very thread that is waited for. Nobody waits for threads that come late: a piece is all that binds them.
+ *
+ * Processes that share the cores take turns (see turns.c): who has the turn runs on all of them.
  */
 #define _GNU_SOURCE
 #include "kernels.h"
@@ -27,11 +30,12 @@ static struct {
     size_t spare; /* bytes of each worker */
     pid_t owner;
     _Atomic uint32_t epoch; /* futex word: a program was published, or stop */
-    _Atomic uint32_t sleepers;
-    _Atomic uint32_t running; /* threads inside a program */
+    _Atomic uint32_t idle;  /* threads asleep on it */
     _Atomic int32_t stop;
     _Alignas(64) _Atomic uint64_t ticket;
     _Alignas(64) _Atomic int32_t done; /* finished pieces of the operator */
+    _Alignas(64) _Atomic uint32_t turn; /* futex word: another operator was opened, or none is left */
+    _Atomic uint32_t waiting;           /* threads asleep on it */
     const struct step *steps;
     int32_t num_steps;
     uint64_t serial;
@@ -45,26 +49,29 @@ static inline void pause_cpu(void) {
 #endif
 }
 
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-/* One turn of a waiting loop: spin first, yield the core later. */
+/* One turn of a waiting loop; says when spinning has lasted long enough. */
 struct patience {
     int64_t since;
     uint32_t turns;
 };
 
-static int wait_turn(struct patience *p) {
+static int is_over(struct patience *p) {
     pause_cpu();
     if (++p->turns % 256) return 0;
-    int64_t now = now_ns();
+    int64_t now = inferd_now_ns();
     if (!p->since) p->since = now;
-    if (now - p->since < SPIN_NS) return 0;
-    sched_yield();
-    return 1;
+    return now - p->since >= SPIN_NS;
+}
+
+static void sleep_on(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers) {
+    atomic_fetch_add(sleepers, 1);
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_sub(sleepers, 1);
+}
+
+static void wake(_Atomic uint32_t *word, _Atomic uint32_t *sleepers) {
+    atomic_fetch_add(word, 1);
+    if (atomic_load(sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 /* A ticket holds the operator that is open, how many pieces it has, and the next one to claim. */
@@ -76,75 +83,70 @@ static inline uint64_t opened(int32_t index, int32_t chunks) {
     return (uint64_t)index << (2 * PIECE_BITS) | (uint64_t)chunks << PIECE_BITS;
 }
 
-/* Open the operator `index` or the first after it that has work. */
+/* Open the operator `index` or the first after it that has work, or close the program. */
 static void open_step(int32_t index) {
-    for (; index < pool.num_steps; index++) {
+    uint64_t next = CLOSED;
+    inferd_pass_turn();
+    for (; index < pool.num_steps && next == CLOSED; index++) {
         const struct step *step = &pool.steps[index];
         int32_t chunks = step->op->chunks(step->args, pool.started);
-        if (chunks <= 0) continue;
-        atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool.ticket, opened(index, chunks), memory_order_release);
-        return;
+        if (chunks > 0) next = opened(index, chunks);
     }
-    atomic_store_explicit(&pool.ticket, CLOSED, memory_order_release);
+    atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool.ticket, next, memory_order_release);
+    wake(&pool.turn, &pool.waiting);
 }
 
-static void work(struct worker *worker) {
+/* Wait until the operator `open` is no longer the one that is open. */
+static void wait_for_next(uint64_t open) {
+    struct patience p = {0};
     for (;;) {
-        if (atomic_load_explicit(&pool.ticket, memory_order_acquire) >= CLOSED) return;
+        uint32_t turn = atomic_load(&pool.turn);
+        if (atomic_load_explicit(&pool.ticket, memory_order_acquire) >> PIECE_BITS != open) return;
+        if (is_over(&p)) sleep_on(&pool.turn, turn, &pool.waiting);
+    }
+}
+
+/* Run pieces until no operator is open. A thread may come from an earlier program: whatever piece it claims, it claims of
+ * the one that is open, and that stays until the piece is done. */
+static void work(struct worker *worker) {
+    while (atomic_load_explicit(&pool.ticket, memory_order_acquire) < CLOSED) {
         uint64_t ticket = atomic_fetch_add_explicit(&pool.ticket, 1, memory_order_acq_rel);
         if (ticket >= CLOSED) return;
         int32_t index = (int32_t)(ticket >> (2 * PIECE_BITS));
         int32_t chunks = (int32_t)(ticket >> PIECE_BITS & PIECES), chunk = (int32_t)(ticket & PIECES);
-        if (chunk < chunks) {
-            const struct step *step = &pool.steps[index];
-            worker->serial = pool.serial + (uint64_t)index;
-            step->op->run(step->args, chunk, chunks, worker);
-            if (atomic_fetch_add_explicit(&pool.done, 1, memory_order_acq_rel) + 1 == chunks) open_step(index + 1);
+        if (chunk >= chunks) {
+            wait_for_next(ticket >> PIECE_BITS);
             continue;
         }
-        struct patience p = {0};
-        uint64_t open = ticket >> PIECE_BITS;
-        while (atomic_load_explicit(&pool.ticket, memory_order_acquire) >> PIECE_BITS == open) wait_turn(&p);
+        const struct step *step = &pool.steps[index];
+        worker->serial = pool.serial + (uint64_t)index;
+        step->op->run(step->args, chunk, chunks, worker);
+        if (atomic_fetch_add_explicit(&pool.done, 1, memory_order_acq_rel) + 1 == chunks) open_step(index + 1);
     }
 }
 
 static void *thread_main(void *arg) {
-    struct worker *worker = arg;
     uint32_t seen = 0;
     while (!atomic_load(&pool.stop)) {
         struct patience p = {0};
-        int asleep = 0;
-        while (atomic_load_explicit(&pool.epoch, memory_order_acquire) == seen && !atomic_load(&pool.stop)) {
-            if (!asleep && !wait_turn(&p)) continue;
-            asleep = 1;
-            atomic_fetch_add(&pool.sleepers, 1);
-            syscall(SYS_futex, &pool.epoch, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-            atomic_fetch_sub(&pool.sleepers, 1);
-        }
-        /* Count ourselves in first: a program is not taken away while we may look at it. */
-        atomic_fetch_add(&pool.running, 1);
-        seen = atomic_load_explicit(&pool.epoch, memory_order_acquire);
-        work(worker);
-        atomic_fetch_sub(&pool.running, 1);
+        while (atomic_load(&pool.epoch) == seen && !atomic_load(&pool.stop))
+            if (is_over(&p)) sleep_on(&pool.epoch, seen, &pool.idle);
+        seen = atomic_load(&pool.epoch);
+        work(arg);
     }
     return NULL;
-}
-
-static void publish(void) {
-    atomic_fetch_add_explicit(&pool.epoch, 1, memory_order_seq_cst);
-    if (atomic_load(&pool.sleepers)) syscall(SYS_futex, &pool.epoch, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 static void stop_threads(void) {
     if (pool.owner == getpid() && pool.started > 1) {
         atomic_store(&pool.stop, 1);
-        publish();
+        wake(&pool.epoch, &pool.idle);
         for (int32_t i = 1; i < pool.started; i++) pthread_join(pool.threads[i], NULL);
     }
     atomic_store(&pool.stop, 0);
-    atomic_store(&pool.running, 0); /* after a fork the counts are those of threads that are not here */
-    atomic_store(&pool.sleepers, 0);
+    atomic_store(&pool.idle, 0); /* after a fork the counts are those of threads that are not here */
+    atomic_store(&pool.waiting, 0);
     atomic_store(&pool.epoch, 0);
     pool.started = 0;
 }
@@ -171,7 +173,10 @@ static int start_threads(void) {
     return 0;
 }
 
-static void unlock_in_child(void) { pthread_mutex_init(&pool.lock, NULL); }
+static void unlock_in_child(void) {
+    pthread_mutex_init(&pool.lock, NULL);
+    inferd_forget_turns();
+}
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void watch_forks(void) { pthread_atfork(NULL, NULL, unlock_in_child); }
@@ -211,12 +216,11 @@ int32_t inferd_run(const struct step *steps, int32_t num_steps) {
         pool.steps = steps;
         pool.num_steps = num_steps;
         pool.serial += 1u << 20; /* more than any program has operators */
+        inferd_take_turn();
         open_step(0);
-        if (pool.started > 1) publish();
+        if (pool.started > 1) wake(&pool.epoch, &pool.idle);
         work(&pool.workers[0]);
-        /* Late threads may still hold the program; they leave at once, since nothing is open. */
-        struct patience p = {0};
-        while (atomic_load_explicit(&pool.running, memory_order_acquire)) wait_turn(&p);
+        inferd_end_turn();
     }
     pthread_mutex_unlock(&pool.lock);
     return error;
