@@ -1,5 +1,7 @@
 """Sizes follow config, then model, then memory, and a refusal carries the numbers."""
 
+from typing import Any
+
 import pytest
 
 from inferd.config.schema import Engine
@@ -23,7 +25,7 @@ BLOCK = 2 * 2 * 2 * 16 * 4 * 16  # layers, planes, heads, width, bytes, tokens
 UNLIMITED = MemoryBudget(0, 0, 0)
 
 
-def shape(config: Engine = Engine(), budget: MemoryBudget = UNLIMITED, **kwargs: bool):
+def shape(config: Engine = Engine(), budget: MemoryBudget = UNLIMITED, **kwargs: Any):
     return derive_shape(config, SPEC, [LAYOUT], budget, **{"drafting": False, "on_host": True, **kwargs})
 
 
@@ -88,7 +90,21 @@ def test_host_pool_is_capped_and_a_device_pool_is_not():
 
 
 def test_estimates():
-    metas = [TensorMeta("a", (10, 4), "Q4_1"), TensorMeta("b", (8,), "F32")]
-    assert weight_bytes(metas, "fp32") == 48 * 4
-    assert weight_bytes(metas, "bf16") == 48 * 2
+    metas = [(TensorMeta("a", (10, 64), "Q4_1"), "u4_group"), (TensorMeta("b", (8,), "F32"), "dense")]
+    half = (TensorMeta("c", (10, 4), "BF16"), "dense")
+    assert weight_bytes(metas, "fp32", native=True) == 480 + 32
+    assert weight_bytes([*metas, half], "fp32", native=True) == 480 + 32 + 80
+    assert weight_bytes(metas, "fp32", native=False) == 640 * 4 + 32 + 480  # the rows of the table stay packed
+    assert weight_bytes(metas, "bf16", native=False) == 640 * 2 + 32 + 480
     assert activation_bytes(8, 64, 128, 1000, 2) > 2 * 1000 * 4
+
+
+def test_threads_are_those_of_the_host_unless_configured():
+    assert (shape(cores=(6, "physical cores")).threads, shape(Engine(threads=3)).threads) == (6, 3)
+    assert shape(cores=(6, "a CPU quota of 6")).origin["threads"] == "a CPU quota of 6"
+    assert shape(on_host=False).threads == 0
+    assert "threads" not in shape(on_host=False).origin
+
+
+def test_what_libraries_keep_is_taken_before_the_pool():
+    assert MemoryBudget(RUNTIME_BYTES + 1000, 60, 40, 100).for_kv == 800

@@ -112,6 +112,8 @@ def _model_notes(model: ModelStatus) -> Iterator[str]:
     if model.exactness:
         by = f" (lowered by {model.exactness_by})" if model.exactness_by else ""
         yield clean_line(f"{name}: exactness {model.exactness}{by}")
+    if threads := model.shape.get("threads"):
+        yield clean_line(f"{name}: {threads} threads ({model.shape_origin.get('threads', NA)})")
     for text in (model.weights_note, f"eager: {model.eager_because}" if model.eager_because else ""):
         if text:
             yield f"{name}: {clean_line(text)}"

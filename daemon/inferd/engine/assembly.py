@@ -5,7 +5,7 @@ The steps are deterministic, so each rank repeats them and the manifests and sha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 
 from inferd.engine.runner import Runner
-from inferd.engine.sizing import MemoryBudget, activation_bytes, derive_shape, weight_bytes
+from inferd.engine.sizing import (
+    DEFAULT_CHUNK,
+    DEFAULT_SEQUENCES,
+    ONEDNN_BYTES,
+    MemoryBudget,
+    activation_bytes,
+    derive_shape,
+    weight_bytes,
+)
 from inferd.load.checkpoint import Checkpoint, open_checkpoint
 from inferd.load.errors import LoadError
 from inferd.load.repack_cache import RepackCache
@@ -22,8 +30,9 @@ from inferd.model.build import build_decoder
 from inferd.plugin.manager import PluginManager
 from inferd.plugin.resolution import Resolution
 from inferd.plugin.resolver import resolve
-from inferd.plugin.types import KINDS, Kind, KVFormat, KVLayout, ModelSpec, Placement, ProbeContext
-from inferd_kernels.cpu.library import load
+from inferd.plugin.types import KINDS, Kind, KVFormat, KVLayout, ModelSpec, Placement, ProbeContext, Reject, TensorMeta
+from inferd_kernels.cpu.library import load, why_missing
+from inferd_kernels.cpu.threads import usable_cores
 from inferd_kernels.linear import default_kernels
 
 if TYPE_CHECKING:
@@ -116,7 +125,7 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
     )
     capture = not why_eager(assembly, decoder)
     if capture:
-        _share_cores(assembly.engine.threads, assembly.settings.runtime)
+        _share_cores(assembly.shape.threads, assembly.settings.runtime)
     return Runner(
         decoder,
         resolution.attention,
@@ -136,9 +145,8 @@ def _repack_cache(settings: WorkerSettings) -> RepackCache | None:
 
 
 def _share_cores(threads: int, runtime: str) -> None:
-    """Give the cores to the compiled kernels, in turns with other models of this daemon; torch does little in a step."""
-    if threads:
-        load().set_threads(threads)
+    """Give the cores to the compiled kernels, in turns with other models of the daemon; torch does little here."""
+    load().set_threads(threads)
     load().share_cores(Path(runtime) if runtime else None)
     torch.set_num_threads(1)
 
@@ -211,6 +219,13 @@ def _grant(settings: WorkerSettings, device: str) -> int:
     return max(0, free - int(total * DEVICE_RESERVE))
 
 
+def _with_forms(checkpoint: Checkpoint, resolution: Resolution) -> Iterator[tuple[TensorMeta, str]]:
+    """Yield every tensor with the form it will be packed into; one that no form takes is refused when it is read."""
+    for meta in checkpoint.tensors().values():
+        form = resolution.quantizer.accepts(meta)
+        yield meta, "dense" if isinstance(form, Reject) else form
+
+
 def _shape(
     settings: WorkerSettings,
     checkpoint: Checkpoint,
@@ -222,15 +237,28 @@ def _shape(
 ) -> EngineShape:
     engine = settings.config.engine
     inner = max(layer.mlp.inner for layer in spec.layers)
+    on_host = not device.startswith("cuda")
+    native = on_host and engine.linear != "torch" and not why_missing()
     budget = MemoryBudget(
         grant=engine.memory or _grant(settings, device),
-        weights=weight_bytes(checkpoint.tensors().values(), dtype),
+        weights=weight_bytes(_with_forms(checkpoint, resolution), dtype, native=native),
         activations=activation_bytes(
-            engine.token_budget or 512, spec.hidden_size, inner, spec.vocab_size, engine.max_sequences
+            engine.token_budget or DEFAULT_CHUNK,
+            spec.hidden_size,
+            inner,
+            spec.vocab_size,
+            engine.max_sequences or DEFAULT_SEQUENCES,
         ),
+        libraries=ONEDNN_BYTES if on_host and not native else 0,
     )
     shape = derive_shape(
-        engine, spec, layouts, budget, drafting=resolution.draft.active, on_host=not device.startswith("cuda")
+        engine,
+        spec,
+        layouts,
+        budget,
+        drafting=resolution.draft.active,
+        on_host=on_host,
+        cores=usable_cores(),
     )
     limit = resolution.choices["attention"].spec.capabilities.max_verify
     if limit is not None and shape.max_draft > limit:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from inferd.load.vocab import Vocabulary
     from inferd.plugin.resolution import Resolution
 
-SIZES = ("max_context", "max_sequences", "token_budget", "chunk", "block_size", "num_blocks", "max_draft")
+SIZES = ("max_context", "max_sequences", "token_budget", "chunk", "block_size", "num_blocks", "max_draft", "threads")
 
 
 @dataclass(frozen=True, slots=True)

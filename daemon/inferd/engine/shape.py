@@ -23,6 +23,8 @@ class EngineShape:
     """KV blocks of each group."""
     max_draft: int = 0
     """Most draft tokens of one sequence in one step."""
+    threads: int = 0
+    """Threads that compute on the host; 0 = another device does."""
     buckets: tuple[int, ...] = ()
     """Row counts that steps are captured for."""
     origin: Mapping[str, str] = field(default_factory=dict)

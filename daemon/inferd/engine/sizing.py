@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 DEFAULT_CHUNK = 512
-RUNTIME_BYTES = 400 << 20
-"""Interpreter, torch and its libraries, resident before any model."""
+DEFAULT_SEQUENCES = 64
+RUNTIME_BYTES = 320 << 20
+"""Interpreter, torch and its libraries, the vocabulary: what is resident beside weights, KV and activations."""
+ONEDNN_BYTES = 128 << 20
+"""Compiled products that oneDNN keeps, where torch multiplies on the CPU: 256 of about half a MiB."""
+FORM_BYTES: Mapping[str, float] = {"u4_group": 0.5 + 8 / 32, "i8_group": 1 + 4 / 16}
+"""Most bytes that a value takes in a packed form, with scales and minimums in float32; in float16 it is less."""
+STORED_BYTES: Mapping[str, float] = {"F32": 4, "F16": 2, "BF16": 2}
 HOST_POOL_BYTES = 2 << 30
 """KV pool on the host unless configured: a workstation's memory is not ours alone."""
 
@@ -30,18 +36,35 @@ class MemoryBudget:
     """Bytes from the front's ledger; 0 = no limit was given."""
     weights: int
     activations: int
+    libraries: int = 0
+    """What libraries keep that compute beside our kernels."""
 
     @property
     def for_kv(self) -> int | None:
         """Bytes left for KV blocks; None = unlimited."""
         if not self.grant:
             return None
-        return max(0, self.grant - self.weights - self.activations - RUNTIME_BYTES)
+        return max(0, self.grant - self.weights - self.activations - self.libraries - RUNTIME_BYTES)
 
 
-def weight_bytes(tensors: Iterable[TensorMeta], dtype: str) -> int:
-    """Bytes of all weights once dequantised to `dtype`."""
-    return sum(math.prod(t.shape) for t in tensors) * DTYPE_BYTES[dtype]
+def weight_bytes(tensors: Iterable[tuple[TensorMeta, str]], dtype: str, *, native: bool) -> int:
+    """Estimate the bytes of all weights in memory, from above; the tensors come with the forms they are packed into.
+
+    Native kernels compute on forms as they are, and look embedding rows up in the matrix they multiply by. Elsewhere
+    matrices are dequantised to `dtype`, and the embedding table stays beside them in its form.
+    """
+    total, table = 0.0, 0.0
+    for meta, form in tensors:
+        values = math.prod(meta.shape)
+        stored = values * FORM_BYTES.get(form, STORED_BYTES.get(meta.dtype, 4))
+        if len(meta.shape) < 2:
+            total += 4 * values
+        elif native:
+            total += stored
+        else:
+            total += values * DTYPE_BYTES[dtype]
+            table = max(table, stored)
+    return int(total + table)
 
 
 def activation_bytes(token_budget: int, hidden: int, inner: int, vocab: int, sampled_rows: int) -> int:
@@ -51,9 +74,16 @@ def activation_bytes(token_budget: int, hidden: int, inner: int, vocab: int, sam
 
 
 def derive_shape(
-    config: Engine, spec: ModelSpec, layouts: Sequence[KVLayout], budget: MemoryBudget, *, drafting: bool, on_host: bool
+    config: Engine,
+    spec: ModelSpec,
+    layouts: Sequence[KVLayout],
+    budget: MemoryBudget,
+    *,
+    drafting: bool,
+    on_host: bool,
+    cores: tuple[int, str] = (1, "default"),
 ) -> EngineShape:
-    """Choose every size and say where it came from.
+    """Choose every size and say where it came from. `cores` may compute on the host, with what limits them.
 
     Raises LoadError with the numbers, and the context that would fit, when not even one sequence of
     the asked context has room.
@@ -65,7 +95,7 @@ def derive_shape(
         return configured or fallback
 
     context = pick("max_context", config.max_context, spec.trained_context, "model")
-    sequences = pick("max_sequences", config.max_sequences, 64, "default")
+    sequences = pick("max_sequences", config.max_sequences, DEFAULT_SEQUENCES, "default")
     max_draft = config.max_draft if drafting else 0
     origin["max_draft"] = "config" if drafting else "no draft plugin"
     chunk = pick("chunk", config.chunk, min(DEFAULT_CHUNK, context), "default")
@@ -77,6 +107,7 @@ def derive_shape(
             f"engine.token_budget {token_budget} is below max_sequences x (1 + max_draft) = "
             f"{sequences * (1 + max_draft)}: lower engine.max_sequences or raise the budget"
         )
+    threads = pick("threads", config.threads, *cores) if on_host else 0
     origin["block_size"] = "config"
     block_bytes = sum(layout.bytes_per_block for layout in layouts)
     per_sequence = -(-context // config.block_size)
@@ -96,6 +127,7 @@ def derive_shape(
         block_size=config.block_size,
         num_blocks=blocks,
         max_draft=max_draft,
+        threads=threads,
         origin=origin,
     )
 
