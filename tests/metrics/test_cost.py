@@ -134,6 +134,15 @@ def test_the_source_says_what_was_known(prices: Cost, joules: float | None, sour
     assert (meter.status(()).idle is None) == (source == "n/a")
 
 
+def test_an_idle_interval_is_idle_whatever_it_draws() -> None:
+    meter = CostMeter(Cost(tariff_kwh=3.6, watts_idle=10.0), 0.0)
+    meter.settle(2.0, 90.0)
+    assert (meter.joules.idle, meter.money.idle, meter.joules.total) == (90.0, pytest.approx(90e-6), 90.0)
+    meter.charge(0.0, 1.0)
+    meter.settle(4.0, 90.0)
+    assert (meter.joules.idle, meter.joules.decode) == (100.0, 80.0)
+
+
 def test_joules_are_told_even_without_a_price() -> None:
     meter = CostMeter(Cost(), 0.0)
     meter.charge(0.0, 1.0)

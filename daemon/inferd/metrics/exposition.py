@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -72,7 +71,7 @@ class Collected:
 
 def _filled(kind: Any, name: str, samples: Iterable[Sample]) -> Metric:
     """Make a family of samples that all have the same labels; those without a value are left out."""
-    known = [(labels, value) for labels, value in samples if value is not None and math.isfinite(value)]
+    known = [(labels, value) for labels, value in samples if value is not None]
     names = list(known[0][0]) if known else []
     metric = kind(f"inferd_{name}", _help(name), labels=names)
     for labels, value in known:
