@@ -51,6 +51,8 @@ class LinearKernel(ABC):
     """Multiply by weights of one form on one device."""
 
     input_format: InputFormat = "plain"
+    rounds_rows: bool = False
+    """Multiplies rows rounded to integers: outputs come close to those of the weights, not equal."""
     packed: bool = True
     """Computes on the packed form; False: `prepare` made a dequantised copy."""
     capture_safe: bool = False

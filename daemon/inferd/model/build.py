@@ -233,7 +233,7 @@ class _Builder:
             self._dequantised |= set(part.forms)
         if not part.kernel.capture_safe:
             self._unrecorded |= {f"{form} weights by torch" for form in part.forms}
-        self._rounded_rows |= part.kernel.input_format.startswith("int")
+        self._rounded_rows |= part.kernel.rounds_rows
 
     def _eager(self) -> str:
         if self.kernels.missing:

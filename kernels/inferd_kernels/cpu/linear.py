@@ -116,6 +116,8 @@ class CpuPackedLinear(CpuKernel):
     whose rounding weighs most (`mixed rows`): ARCHITECTURE.md has what each costs and loses.
     """
 
+    rounds_rows = True
+
     def __init__(self, input_format: InputFormat = "mixed rows") -> None:
         self.input_format = input_format
 
