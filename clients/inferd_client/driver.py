@@ -259,5 +259,5 @@ def remedy(endpoints: Endpoints) -> str:
     """Say what to do when no daemon answers."""
     runtime = endpoints.runtime
     if runtime is None:
-        return f"check that an inferd daemon serves {endpoints.control}"
+        return f"check that an inferd daemon serves {endpoints.control} and allows this key (`inferd keys list` there)"
     return f"start the daemon with `inferd serve`, or name its runtime directory (tried {runtime})"

@@ -34,14 +34,20 @@ def test_from_a_key_to_an_answer(tool: Tool, tmp_path: Path) -> None:
     try:
         ran = tool("--key", str(file), "run", "--raw", "over tcp")
         assert (ran.code, ran.out) == (0, "over tcp"), ran.err
+        refused = tool("--key", str(file), "top", "--once")
+        assert (refused.code, refused.err.count("\n")) == (Exit.FAILURE, 1)
+        assert "role admin" in refused.err
         refused = tool("--key", str(file), "load", "fake")
         assert refused.code == Exit.FAILURE
         assert "needs the role admin" in refused.err
         key = listed["clients"]["laptop"]["public_key"]
         assert tool(*here, "keys", "allow", "laptop", key, "--role", "admin").code == 0
         assert tool("--key", str(file), "load", "fake").code == 0
+        assert tool("--key", str(file), "top", "--once", "--json").json["models"][0]["name"] == "fake"
         assert tool(*here, "keys", "revoke", "laptop").code == 0
-        assert tool("--key", str(file), "status").code == Exit.NOT_RUNNING
+        locked_out = tool("--key", str(file), "status")
+        assert locked_out.code == Exit.NOT_RUNNING
+        assert "allows this key" in locked_out.err
     finally:
         daemon.process.kill()
         daemon.process.wait()

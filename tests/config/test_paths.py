@@ -101,6 +101,13 @@ def test_a_folder_open_to_others_is_refused_with_the_remedy(tmp_path: Path) -> N
         make_private(tmp_path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.raises(ConfigError, match=r"belongs to user 12345, not to 0; set another paths\.runtime"):
+        make_private(tmp_path)
+
+
 def test_links_and_files_are_refused(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir(mode=0o700)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inferd.cli.errors import CliError
 from inferd.cli.output import json_line, json_option, lines, on_terminal
 from inferd.cli.state import State, pass_state
 
@@ -33,10 +34,19 @@ def top(state: State, once: bool, plain: bool, only_ascii: bool, light: bool, as
 
     glyphs = ASCII if only_ascii or not _speaks_unicode() else UNICODE
     with connect(state) as client:
+        if state.key_file:
+            _check_role(client)
         if once or plain or as_json or not on_terminal():
             _print(client, once, as_json, glyphs)
         else:
             _full_screen(client, glyphs, light)
+
+
+def _check_role(client: Client) -> None:
+    """Over tcp only admins may follow events; others would wait in vain."""
+    client.status()
+    if client.daemon is not None and client.daemon.role != "admin":
+        raise CliError("following events over tcp needs the role admin; see: inferd status --watch")
 
 
 def _speaks_unicode() -> bool:
