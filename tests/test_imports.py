@@ -66,6 +66,8 @@ TORCH_IN_ENGINE = {
     "ranks",
     "capture",
     "ceilings",
+    "cuda_graphs",
+    "cuda_staging",
     "device",
     "ceilings",
     "device",

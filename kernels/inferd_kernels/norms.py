@@ -34,6 +34,10 @@ def norm_for(input_format: InputFormat) -> Norm:
     """Return the RMSNorm that writes `input_format`. Raises ValueError where none does."""
     if input_format == "plain":
         return rms_norm
+    if input_format == "device rows":
+        from inferd_kernels.triton.norm import rms_norm_rows
+
+        return rms_norm_rows
     from inferd_kernels.cpu import rows
 
     if input_format == "native rows":
@@ -45,6 +49,10 @@ def norm_for(input_format: InputFormat) -> Norm:
 
 def gate_for(activation: str, input_format: InputFormat) -> Gate:
     """Return activation(gate) * up in `input_format`; another than silu is always computed by torch."""
+    if input_format == "device rows":
+        from inferd_kernels.triton.gate import gate_rows
+
+        return partial(gate_rows, activation=activation)
     if input_format == "plain" or activation != "silu":
         return _torch_gate(ACTIVATIONS[activation])
     from inferd_kernels.cpu import rows
@@ -56,7 +64,7 @@ def gate_for(activation: str, input_format: InputFormat) -> Gate:
 
 def records_gate(activation: str, input_format: InputFormat) -> bool:
     """Say whether `gate_for` of these can be recorded."""
-    return activation == "silu" and input_format != "plain"
+    return input_format == "device rows" or (activation == "silu" and input_format != "plain")
 
 
 def _torch_gate(activation: Callable[[torch.Tensor], torch.Tensor]) -> Gate:

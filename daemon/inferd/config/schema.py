@@ -52,6 +52,8 @@ class Daemon(Table):
     """Bytes the ledger may grant on the host; 0 = what is available less a reserve."""
     memory_reserve: Size = 1 << 30
     load_timeout_s: Period = 600.0
+    spare_worker: Literal["auto", "always", "off"] = "auto"
+    """Keep an engine process that waits with everything imported: auto = while no model is loaded."""
     stall_s: Period = 60.0
     """A worker with work and no step for this long is reported stalled; at twice, restarted."""
     drain_s: Seconds = 30.0
@@ -114,6 +116,8 @@ class Engine(Table):
     threads: Size = 0
     linear: Literal["auto", "native", "torch"] = "auto"
     """Linear layers on the CPU: compiled kernels on packed weights, or torch on float ones; auto = native if built."""
+    graphs: bool = True
+    """On a GPU: replay decode and verify steps as CUDA graphs; false runs every step call by call."""
     repack_cache: Size = 20 << 30
     """Bytes kept in the cache folder of weights in the order the compiled kernels read them; 0 = none."""
     max_context: Size = 0

@@ -31,9 +31,10 @@ from inferd.plugin.manager import PluginManager
 from inferd.plugin.resolution import Resolution
 from inferd.plugin.resolver import resolve
 from inferd.plugin.types import KINDS, Kind, KVFormat, KVLayout, ModelSpec, Placement, ProbeContext, Reject, TensorMeta
+from inferd_kernels.available import why_no_triton
 from inferd_kernels.cpu.library import load, why_missing
 from inferd_kernels.cpu.threads import usable_cores
-from inferd_kernels.linear import default_kernels
+from inferd_kernels.linear import LinearKernels, default_kernels
 
 if TYPE_CHECKING:
     from inferd.config.schema import Config, Engine
@@ -120,11 +121,11 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         placement=placement,
         expand_gqa=assembly.engine.expand_gqa,
         progress=progress,
-        kernels=default_kernels(assembly.linear),
+        kernels=_kernels(assembly),
         cache=_repack_cache(assembly.settings),
     )
     capture = not why_eager(assembly, decoder)
-    if capture:
+    if capture and assembly.device.startswith("cpu"):
         _share_cores(assembly.shape.threads, assembly.settings.runtime)
     return Runner(
         decoder,
@@ -137,6 +138,15 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         placement=placement,
         capture=capture,
     )
+
+
+def _kernels(assembly: Assembly) -> LinearKernels:
+    """Return the linear kernels of the device: Triton's and cuBLAS on a GPU, else those asked for."""
+    if assembly.device.startswith("cuda") and not why_no_triton(assembly.device):
+        from inferd_kernels.triton.linear import gpu_kernels
+
+        return gpu_kernels()
+    return default_kernels(assembly.linear)
 
 
 def _repack_cache(settings: WorkerSettings) -> RepackCache | None:
@@ -159,7 +169,7 @@ def why_eager(assembly: Assembly, decoder: Decoder) -> str:
     if assembly.placement.world > 1:
         return "the model runs on several ranks"
     if not assembly.device.startswith("cpu"):
-        return "no step capture on this device yet"
+        return "" if assembly.engine.graphs else "engine.graphs is off"
     return decoder.eager_because
 
 

@@ -17,9 +17,11 @@ from inferd.engine.sampler.logprobs import token_logprobs
 from inferd.engine.sampler.rows import accepted, sample_rows
 from inferd.engine.workspace import BucketWorkspace, StepBuffers
 from inferd.link import DeviceUse
+from inferd_kernels.available import why_no_triton
 
 if TYPE_CHECKING:
     from inferd.engine.batch import Batch
+    from inferd.engine.cuda_graphs import GraphForward
     from inferd.engine.sampler.rows import SampleRows
     from inferd.engine.sampler.sampler import Sampled
     from inferd.engine.shape import EngineShape
@@ -48,7 +50,7 @@ class Runner:
         placement: RankPlacement | None = None,
         capture: bool = False,
     ) -> None:
-        """With `capture` the step is recorded; every part of it must be capture-safe."""
+        """With `capture` the step is recorded, or its graphs are captured; every part must be capture-safe."""
         self.decoder = decoder
         self.kv = allocate(layouts, shape.num_blocks, device, decoder.placement.layers)
         self._backend = backend
@@ -59,9 +61,23 @@ class Runner:
         self._workspace = BucketWorkspace(device)
         self._buffers = StepBuffers(shape, len(layouts), device)
         self._sampler = Sampler(decoder.spec.vocab_size, shape.max_sequences, device)
-        self._captured: CapturedForward | None = None
-        if capture:
-            slots = self._sampler.params.choice
+        self._captured: CapturedForward | GraphForward | None = None
+        slots, whole = self._sampler.params.choice, self._placement.embeds and self._placement.samples
+        if device.startswith("cuda") and whole and not why_no_triton(device):
+            from inferd.engine.cuda_graphs import graph_forward
+
+            self._captured = graph_forward(
+                decoder,
+                backend,
+                self.kv,
+                self._workspace,
+                slots,
+                shape,
+                len(layouts),
+                device=device,
+                graphs=capture,
+            )
+        elif capture:
             self._captured = CapturedForward(decoder, backend, self.kv, self._buffers, self._workspace, slots)
         self._prompts: dict[int, list[int]] = {}
         """By slot, of sequences that want prompt log-probabilities."""

@@ -137,7 +137,7 @@ def attn_decode_kernel(
 
         o_m = (i_work % M_TILES) * BLOCK_M + tl.arange(0, BLOCK_M)
         o_row = o_m // GROUP
-        mask_m = o_row < num_rows
+        mask_m = o_row < tl.minimum(num_rows, ROWS)  # scratch has no place for more
         o_head = i_kv_head * GROUP + o_m % GROUP
         o_d = tl.arange(0, BLOCK_D)
         mask_q = mask_m[:, None] & (o_d < HEAD_DIM)[None, :]

@@ -28,7 +28,7 @@ class RowParams(NamedTuple):
     temperature: torch.Tensor  # [R] float32; 0 = greedy
     top_k: torch.Tensor  # [R] int32; 0 = all
     top_p: torch.Tensor  # [R] float32; 1 = all
-    min_p: torch.Tensor  # [R] float32; 0 = all
+    log_min_p: torch.Tensor  # [R] float32; -inf = all
     keys: torch.Tensor  # [R, 2] int32: the noise of (seed, position)
 
 
@@ -46,9 +46,9 @@ def noise_reference(keys: torch.Tensor, vocab_size: int) -> torch.Tensor:
     return -torch.log(-torch.log1p(-uniform))
 
 
-def kept_reference(x: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+def kept_reference(x: torch.Tensor, top_k: int, top_p: float, log_min_p: float) -> torch.Tensor:
     """Return which of the scaled logits x [vocab] stay, by sorting."""
-    kept = torch.ones_like(x, dtype=torch.bool) if min_p <= 0 else x >= x.max() + torch.tensor(min_p).log()
+    kept = x >= x.max() + log_min_p
     x = x.masked_fill(~kept, float("-inf"))
     if top_k > 0:
         x = x.masked_fill(x < x.topk(min(top_k, len(x))).values[-1], float("-inf"))
@@ -65,7 +65,7 @@ def sample_reference(logits: torch.Tensor, params: RowParams) -> torch.Tensor:
     for row in range(len(logits)):
         if params.temperature[row] > 0:
             x = logits[row] / params.temperature[row]
-            kept = kept_reference(x, int(params.top_k[row]), float(params.top_p[row]), float(params.min_p[row]))
+            kept = kept_reference(x, int(params.top_k[row]), float(params.top_p[row]), float(params.log_min_p[row]))
             ids[row] = (x.masked_fill(~kept, float("-inf")) + noise[row]).argmax()
     return ids
 
@@ -96,7 +96,7 @@ def sample_kernel(
     p_temperature,
     p_top_k,
     p_top_p,
-    p_min_p,
+    p_log_min_p,
     p_keys,
     p_ids,
     p_peaks,
@@ -129,9 +129,9 @@ def sample_kernel(
     i_last = i_floor
     num_tied = tl.full([], num_columns, dtype=tl.float32)
     if greedy == 0:
-        min_p = tl.load(p_min_p + i_row)
-        if min_p > 0.0:
-            i_floor = tl.minimum(key_of(top + tl.log(min_p)), i_top)
+        log_min_p = tl.load(p_log_min_p + i_row)
+        if log_min_p > float("-inf"):
+            i_floor = tl.minimum(key_of(top + log_min_p), i_top)
         top_k = tl.load(p_top_k + i_row)
         if (top_k > 0) & (top_k < num_columns):
             i_floor = search(p_row, num_columns, i_floor, i_top, top_k.to(tl.float32), scale, top, False, BLOCK)

@@ -48,7 +48,7 @@ class TritonAttention(AttentionBackend):
     def plan(self, inputs: StepInputs, workspace: Workspace) -> TritonPlan:
         from inferd_plugins.attention.triton_plan import TritonPlan
 
-        return TritonPlan(inputs, workspace)
+        return TritonPlan(inputs)
 
     def write(self, layer: AttentionLayer, x: Qkv, kv: LayerKV, plan: Any, inputs: StepInputs) -> torch.Tensor:
         return plan.write(layer, x, kv)

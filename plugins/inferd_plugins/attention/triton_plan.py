@@ -19,7 +19,6 @@ from inferd_kernels.triton.kv_write import HeadNorms, RopeTables, kv_write
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from inferd.plugin.contracts import Workspace
     from inferd.plugin.types import AttentionLayer, LayerKV, Qkv, StepInputs
 
 
@@ -50,11 +49,14 @@ def cut(query_lens: Sequence[int]) -> list[Run]:
 
 
 class TritonPlan:
-    """The launches of one step, shared by all layers."""
+    """The launches of one step, shared by all layers.
 
-    def __init__(self, inputs: StepInputs, workspace: Workspace) -> None:
+    Scratch comes from torch's allocator: while a graph is captured that is the pool which all graphs of a model
+    share, so no bucket keeps scratch of its own.
+    """
+
+    def __init__(self, inputs: StepInputs) -> None:
         self._inputs = inputs
-        self._workspace = workspace
         self._runs = cut(inputs.query_lens)
         self._splits: dict[tuple[int, int | None, int], Splits] = {}
 
@@ -87,16 +89,14 @@ class TritonPlan:
     ) -> None:
         splits = self._planned(index, batch, kv, scores.window, split_of(q, kv))
         shapes = scratch_shapes(run.num_seqs, splits.max_splits, run.rows, *q.shape[1:])
-        part = self._workspace.take("attention part", shapes[0], torch.float32)
-        lse = self._workspace.take("attention lse", shapes[1], torch.float32)
+        part, lse = (torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes)
         attn_decode(q, kv, batch, scores, splits, (part, lse), out, rows=run.rows, first_token=run.first_token)
 
     def _planned(self, index: int, batch: Ragged, kv: KVCache, window: int | None, split: int) -> Splits:
         """Return the splits of a run, counted once a step for all layers of one window."""
         key = (index, window, split)
         if key not in self._splits:
-            name = f"attention splits {index} {window} {split}"
-            offsets = self._workspace.take(name, (batch.num_seqs + 1,), torch.int32)
+            offsets = torch.empty(batch.num_seqs + 1, dtype=torch.int32, device=batch.cu_seqlens.device)
             context = batch.block_tables.shape[1] * kv.page
             self._splits[key] = plan_splits(batch, offsets, split=split, max_context=context, window=window)
         return self._splits[key]

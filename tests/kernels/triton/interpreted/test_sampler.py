@@ -20,7 +20,7 @@ def keys(rows: int) -> torch.Tensor:
 def params(rows: int, **changed: float) -> RowParams:
     values = {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0, **changed}
     wide = {name: torch.full((rows,), value) for name, value in values.items()}
-    return RowParams(wide["temperature"], wide["top_k"].int(), wide["top_p"], wide["min_p"], keys(rows))
+    return RowParams(wide["temperature"], wide["top_k"].int(), wide["top_p"], wide["min_p"].log(), keys(rows))
 
 
 def logits(rows: int, *, ties: bool = False) -> torch.Tensor:
@@ -30,7 +30,7 @@ def logits(rows: int, *, ties: bool = False) -> torch.Tensor:
 
 def test_noise_is_the_daemons() -> None:
     tokens = torch.arange(1000, dtype=torch.int32)
-    assert torch.equal(noise_reference(keys(20), 1000), gumbel(keys(20), tokens))
+    torch.testing.assert_close(noise_reference(keys(20), 1000), gumbel(keys(20), tokens), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -64,7 +64,7 @@ def test_each_row_has_parameters_of_its_own() -> None:
         torch.rand(rows, generator=generator) * (torch.arange(rows) % 5 > 0),
         torch.randint(0, 60, (rows,), generator=generator).int(),
         torch.rand(rows, generator=generator),
-        torch.rand(rows, generator=generator) * 0.2,
+        (torch.rand(rows, generator=generator) * 0.2).log(),
         keys(rows),
     )
     x = logits(rows, ties=True)
@@ -92,8 +92,10 @@ def test_the_reference_keeps_what_the_daemons_filters_keep() -> None:
         top_k, top_p, min_p = row * 3, 0.5 + row / 30, row / 100
         work = x[row : row + 1].clone()
         if min_p > 0:
-            apply_min_p(work, torch.tensor([min_p]))
+            apply_min_p(work, torch.tensor([min_p]).log())
         if top_k > 0:
             apply_top_k(work, torch.tensor([top_k]))
         apply_top_p(work, torch.tensor([top_p]))
-        assert torch.equal(kept_reference(x[row], top_k, top_p, min_p), work[0] > float("-inf"))
+        assert torch.equal(
+            kept_reference(x[row], top_k, top_p, float(torch.tensor(min_p).log())), work[0] > float("-inf")
+        )

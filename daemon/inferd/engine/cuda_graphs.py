@@ -1,0 +1,202 @@
+"""Decode and verify steps as CUDA graphs, one a bucket, captured when first needed; the rest runs eagerly.
+
+Tokens are chosen on the device as well, so that a step ends with one small copy to the host: the only point where
+the host waits. A bucket that cannot be captured, or not within the memory left for graphs, runs eagerly for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from inferd.engine.capture import Forward
+from inferd.engine.cuda_buckets import Bucket, choose, sequence_counts
+
+if TYPE_CHECKING:
+    from inferd.engine.batch import Batch
+    from inferd.engine.cuda_staging import PinnedInputs
+    from inferd.engine.shape import EngineShape
+    from inferd.engine.workspace import BucketWorkspace
+    from inferd.model.decoder import Decoder
+    from inferd.plugin.contracts import AttentionBackend
+    from inferd.plugin.types import LayerKV, StepInputs
+    from inferd_kernels.triton.sampler import RowParams
+
+
+GRAPH_SHARE = 0.5
+"""Of the memory that is free once weights and KV are placed: what graphs may take of it."""
+
+
+class Outputs(NamedTuple):
+    """What a step leaves on the device."""
+
+    hidden: torch.Tensor  # [T, hidden]
+    logits: torch.Tensor  # [R, vocab] float32
+    ids: torch.Tensor  # [R] int64; -1 where no logit is finite, or one is NaN or +inf
+
+
+class Graph(NamedTuple):
+    outputs: Outputs
+    replay: Callable[[], None]
+
+
+class GraphMaker(Protocol):
+    """Captures device work; the one of tests runs it again at every replay."""
+
+    def capture(self, run: Callable[[], Outputs]) -> Graph:
+        """Capture `run`. Raises torch.OutOfMemoryError when there is no room for it."""
+        ...
+
+    def num_bytes(self) -> int:
+        """Bytes of device memory held by now."""
+        ...
+
+
+class CudaGraphMaker:
+    """Graphs of one memory pool: they run one after another, so they share their intermediate memory."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, run: Callable[[], Outputs]) -> Graph:
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            run()  # kernels are compiled and libraries set up before anything is captured
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            outputs = run()
+        return Graph(outputs, graph.replay)
+
+    def num_bytes(self) -> int:
+        return torch.cuda.memory_reserved(self._device)
+
+
+Choose = Callable[[torch.Tensor, "RowParams"], tuple[torch.Tensor, torch.Tensor]]
+"""From logits [R, vocab] and row values to (ids, peaks)."""
+
+
+class GraphForward:
+    """The forward of a step on a GPU: from a batch to its hidden state, logits and chosen tokens."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        backend: AttentionBackend,
+        kv: Mapping[int, LayerKV],
+        inputs: PinnedInputs,
+        workspace: BucketWorkspace,
+        choice: np.ndarray,
+        shape: EngineShape,
+        *,
+        maker: GraphMaker | None,
+        choose_tokens: Choose,
+        memory_limit: int = 1 << 62,
+    ) -> None:
+        """Without a `maker` every step is eager. `memory_limit` bounds the bytes that graphs may add."""
+        self._decoder = decoder
+        self._backend = backend
+        self._kv = kv
+        self._inputs = inputs
+        self._workspace = workspace
+        self._choice = choice
+        self._sizes = sequence_counts(shape.max_sequences)
+        self._max_draft = shape.max_draft
+        self._maker = maker
+        self._choose_tokens = choose_tokens
+        self._room = memory_limit
+        self._graphs: dict[Bucket, Graph | None] = {}
+        """None = could not be captured."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self._inputs.num_bytes
+
+    @property
+    def captured(self) -> tuple[Bucket, ...]:
+        return tuple(bucket for bucket, graph in self._graphs.items() if graph is not None)
+
+    def __call__(self, batch: Batch) -> Forward:
+        """Run a step; returns when its tokens are on the host."""
+        bucket = self._bucket(batch)
+        self._inputs.load(batch, self._choice, bucket)
+        graph = self._graph(bucket) if bucket else None
+        if graph is None:
+            return self._finish(self._run(self._inputs.inputs(batch)), len(batch.sample_rows))
+        graph.replay()
+        return self._finish(graph.outputs, len(batch.sample_rows))
+
+    def _bucket(self, batch: Batch) -> Bucket | None:
+        if self._maker is None or batch.counts.prefill:
+            return None
+        lens = np.diff(batch.cu_seqlens).tolist()
+        limit = self._inputs.max_tokens
+        return choose(batch.counts, lens, self._sizes, max_draft=self._max_draft, token_limit=limit)
+
+    def _graph(self, bucket: Bucket) -> Graph | None:
+        """Return the graph of a bucket, captured at its first use; a step of this bucket must be loaded."""
+        if bucket not in self._graphs:
+            self._graphs[bucket] = self._capture(bucket) if self._room > 0 else None
+        return self._graphs[bucket]
+
+    def _capture(self, bucket: Bucket) -> Graph | None:
+        maker, inputs = self._maker, self._inputs.bucket_inputs(bucket)
+        assert maker is not None
+        before = maker.num_bytes()
+        self._workspace.enter(bucket.sequences * (1 + self._max_draft) + bucket.rows)
+        try:
+            graph = maker.capture(lambda: self._run(inputs))
+            self._workspace.seal()
+        except torch.OutOfMemoryError:
+            graph, self._room = None, 0
+        finally:
+            self._workspace.enter(0)
+        self._room -= maker.num_bytes() - before
+        return graph
+
+    @torch.inference_mode()
+    def _run(self, inputs: StepInputs) -> Outputs:
+        plan = self._backend.plan(inputs, self._workspace)
+        hidden = self._decoder.forward(inputs, None, self._kv, self._backend, plan)
+        logits = self._decoder.logits(hidden.index_select(0, inputs.sample_rows))
+        ids, peaks = self._choose_tokens(logits, self._inputs.row_params(len(inputs.sample_rows)))
+        return Outputs(hidden, logits, ids.masked_fill_(~peaks.isfinite(), -1))
+
+    def _finish(self, outputs: Outputs, num_rows: int) -> Forward:
+        """Wait for the tokens."""
+        return Forward(outputs.hidden, outputs.logits, outputs.ids[:num_rows].tolist())
+
+
+def graph_forward(
+    decoder: Decoder,
+    backend: AttentionBackend,
+    kv: Mapping[int, LayerKV],
+    workspace: BucketWorkspace,
+    choice: np.ndarray,
+    shape: EngineShape,
+    num_groups: int,
+    *,
+    device: str,
+    graphs: bool,
+) -> GraphForward:
+    """Return the forward of a GPU, tokens chosen by the sampler kernel."""
+    from inferd.engine.cuda_staging import PinnedInputs
+    from inferd_kernels.triton.sampler import sample
+
+    return GraphForward(
+        decoder,
+        backend,
+        kv,
+        PinnedInputs(shape, num_groups, device),
+        workspace,
+        choice,
+        shape,
+        maker=CudaGraphMaker(device) if graphs else None,
+        choose_tokens=sample,
+        memory_limit=int(torch.cuda.mem_get_info(device)[0] * GRAPH_SHARE),
+    )

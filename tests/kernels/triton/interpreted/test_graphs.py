@@ -1,0 +1,142 @@
+"""Steps as graphs: a fake graph runs its capture again at each replay, on the buffers that were captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inferd.engine.batch import Row
+from inferd.engine.cuda_buckets import Bucket
+from inferd.engine.cuda_graphs import Graph, GraphForward, Outputs
+from inferd.engine.cuda_staging import PinnedInputs
+from inferd.engine.runner import Runner
+from inferd.engine.workspace import BucketWorkspace
+from inferd.model import kv_groups
+from inferd.model.decoder import Decoder
+from inferd_client.protocol import SamplingParams
+from inferd_kernels.triton.sampler import sample
+from inferd_plugins.attention.triton import TritonAttention
+from tests.engine.rig import SHAPE, Rig
+from tests.model.harness import load
+from tests.tiny import tiny_llama
+
+PROMPT = [(13 * i + 5) % 280 + 4 for i in range(11)]
+
+
+class FakeGraphs:
+    """What a graph does: fixed outputs, written again by a replay from whatever the inputs then hold."""
+
+    def __init__(self, *, grows_by: int = 0, full_at: int = 99) -> None:
+        self.captures = self.replays = 0
+        self._grows_by, self._full_at = grows_by, full_at
+
+    def capture(self, run: Callable[[], Outputs]) -> Graph:
+        if self.captures == self._full_at:
+            raise torch.OutOfMemoryError("no room")
+        self.captures += 1
+        outputs = run()
+
+        def replay() -> None:
+            self.replays += 1
+            with torch.inference_mode():
+                for fixed, fresh in zip(outputs, run(), strict=True):
+                    fixed.copy_(fresh)
+
+        return Graph(outputs, replay)
+
+    def num_bytes(self) -> int:
+        return self.captures * self._grows_by
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    return load(tiny_llama(tmp_path_factory.mktemp("model"), layers=1), context=64)
+
+
+def rig(decoder: Decoder, maker: FakeGraphs | None, **options: Any) -> Rig:
+    backend = TritonAttention()
+    layouts = [backend.kv_layout(group, "fp32", SHAPE.block_size) for group in kv_groups(decoder.spec)]
+    runner = Runner(decoder, backend, layouts, SHAPE, device="cpu", dtype=torch.float32)
+    if maker is not None:
+        for planes in runner.kv.values():
+            for plane in planes.values():
+                plane.fill_(float("nan"))
+        runner._captured = GraphForward(
+            decoder,
+            backend,
+            runner.kv,
+            PinnedInputs(SHAPE, 1, "cpu"),
+            BucketWorkspace("cpu"),
+            runner._sampler.params.choice,
+            SHAPE,
+            maker=maker,
+            choose_tokens=lambda logits, params: sample(logits, params, block=512),
+            **options,
+        )
+    return Rig(runner)
+
+
+def story(made: Rig) -> list[list[int]]:
+    """Mixed prefill, decodes of one to three sequences, verification of uneven drafts, a sequence that leaves."""
+    warm = SamplingParams(temperature=0.9, top_k=30, top_p=0.9, min_p=0.001)
+    a, b, c = (
+        made.add(2, PROMPT, SamplingParams(temperature=0)),
+        made.add(0, PROMPT[:7], warm, seed=5),
+        made.add(1, PROMPT[3:], SamplingParams(temperature=0.8, presence_penalty=0.5), seed=6),
+    )
+    made.step([Row(a, 0, 11), Row(b, 0, 7)])
+    made.step([Row(a, 11, 1), Row(b, 7, 1), Row(c, 0, 8)])
+    for _ in range(2):
+        made.step([Row(s, s.num_computed, 1) for s in (a, b, c)])
+    made.step([Row(a, a.num_computed, 1), Row(b, b.num_computed, 4, (1, 2, 3)), Row(c, c.num_computed, 2, (9,))])
+    made.remove(c)
+    for _ in range(2):
+        made.step([Row(s, s.num_computed, 1) for s in (a, b)])
+    made.step([Row(a, a.num_computed, 1)])
+    return [s.tokens for s in (a, b, c)]
+
+
+def test_replayed_steps_give_the_tokens_of_eager_ones(decoder: Decoder) -> None:
+    """Padding rows write nothing and are read by nobody: the pool holds NaN wherever no token was stored."""
+    maker = FakeGraphs()
+    made = rig(decoder, maker)
+    got = story(made)
+    assert got == story(rig(decoder, None))
+    forward = made.runner._captured
+    assert isinstance(forward, GraphForward)
+    assert set(forward.captured) == {Bucket(1, 1), Bucket(2, 1), Bucket(4, 1), Bucket(4, 7)}
+    assert (maker.captures, maker.replays) == (4, 6)
+
+
+def test_without_room_for_graphs_steps_run_eagerly(decoder: Decoder) -> None:
+    """A capture that fails ends captures; one that fills the room is kept, and is the last."""
+    for maker, options, kept in ((FakeGraphs(full_at=1), {}, 1), (FakeGraphs(grows_by=10), {"memory_limit": 15}, 2)):
+        made = rig(decoder, maker, **options)
+        assert story(made) == story(rig(decoder, None))
+        forward = made.runner._captured
+        assert isinstance(forward, GraphForward)
+        assert len(forward.captured) == kept
+
+
+def test_bad_logits_end_their_sequence_only(decoder: Decoder, tmp_path: Path) -> None:
+    made = rig(decoder, FakeGraphs())
+    a, b = (made.add(slot, PROMPT, SamplingParams(temperature=0)) for slot in range(2))
+    made.step([Row(a, 0, 11), Row(b, 0, 11)])
+    made.runner.kv[0]["v"][16] = float("nan")  # a block of the second sequence
+    rows = made.step([Row(s, 11, 1) for s in (a, b)]).rows
+    assert [bool(row.error) for row in rows] == [False, True]
+    assert "no finite logits at position 12" in rows[1].error
+
+
+def test_a_step_too_large_for_the_buffers_is_refused(decoder: Decoder) -> None:
+    made = rig(decoder, FakeGraphs())
+    a = made.add(0, PROMPT, SamplingParams(temperature=0))
+    batch = made.batch([Row(a, 0, 11)])
+    small = PinnedInputs(SHAPE.__class__(max_context=64, max_sequences=1, token_budget=8, chunk=8, block_size=4,
+                                         num_blocks=4), 1, "cpu")  # fmt: skip
+    with pytest.raises(ValueError, match="11, 1, 1"):
+        small.load(batch, made.runner._sampler.params.choice)
