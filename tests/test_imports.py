@@ -256,6 +256,7 @@ COMMANDS = [
     "load",
     "status",
     "top",
+    "metrics",
     "gateway",
     "stop",
     "bench",

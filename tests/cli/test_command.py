@@ -25,6 +25,7 @@ NEEDS_DAEMON = (
     ("render", "x"),
     ("tokenize", "x"),
     ("top", "--once"),
+    ("metrics",),
 )
 
 

@@ -154,6 +154,56 @@ def test_power_of_a_cut_gpu_is_that_of_the_whole() -> None:
     assert hardware.gpus_in_use() == [whole]
 
 
+def test_a_gpu_that_no_model_uses_is_listed_by_the_drivers_number() -> None:
+    gpus = Nvml(FakeNvml(FakeGpu(), FakeGpu(uuid="GPU-1", name="spare"))).read()
+    found = statuses([model("cuda:0", uuid="GPU-0")], gpus)
+    assert list(found) == ["cpu", "cuda:0", "gpu:1"]
+    assert (found["gpu:1"].description, found["gpu:1"].total_bytes, found["gpu:1"].memory) == ("spare", 80 * GIB, None)
+
+
+class Lines:
+    """In place of a log."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str, dict[str, Any]]] = []
+
+    def info(self, event: str, **fields: Any) -> None:
+        self.said.append(("info", event, fields))
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self.said.append(("warning", event, fields))
+
+
+def test_the_driver_is_told_once_and_again_when_it_goes() -> None:
+    nvml, log = FakeNvml(FakeGpu()), Lines()
+    reads = Nvml(nvml)
+    sampler: Any = Sampler(reads.read, Gpus(problem="not read yet"), clock=lambda: 0.0)
+    hardware = Hardware(
+        Ledger(0, 0, lambda: None), lambda: None, list, gpus=sampler, own=fixed(None), rapl=Rapl(Path("/no")), log=log
+    )
+    hardware.note_driver()
+    assert log.said == []
+    states = [reads.read(), reads.read()]
+    nvml.gone = error("GPU_IS_LOST")
+    states += [
+        reads.read(),
+        Gpus(problem="the driver has not answered for 7 s"),
+        Gpus(problem="the driver has not answered for 8 s"),
+    ]
+    nvml.gone = None
+    states.append(reads.read())
+    for state in states:
+        sampler._newest = 0.0, state
+        hardware.note_driver()
+    assert [line[:2] for line in log.said] == [
+        ("info", "gpus"),
+        ("warning", "gpus are not readable any more"),
+        ("warning", "gpus are not readable any more"),
+        ("info", "gpus"),
+    ]
+    assert log.said[0][2] == {"driver": "580.65.06", "gpus": ["NVIDIA H100"]}
+
+
 def test_pids_of_another_numbering_are_not_ours() -> None:
     gpus = Gpus(
         gpus=(Gpu(index=0, uuid="", name="g", total_bytes=GIB, free_bytes=0, processes=(ProcessMemory(99, GIB),)),)

@@ -37,6 +37,8 @@ class Sampler(Generic[T]):
         stale: Callable[[T, float], T] = lambda value, _: value,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.first = first
+        """What `latest` returns before the first answer."""
         self._read = read
         self._period = period
         self._stale = stale

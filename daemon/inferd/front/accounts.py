@@ -77,6 +77,7 @@ class Accounts:
     def _tick(self) -> None:
         now = self._loop.clock()
         self._loop.after(PERIOD_S, self._tick)
+        self._hardware.note_driver()
         if any(self._in_step(model, now) for model in self._models()):
             return
         drawn = self._power.read(now, self._hardware.gpus_in_use(), self._hardware.cpu_energy_j())

@@ -79,7 +79,7 @@ class FrontDaemon:
         self.texts = texts = Texts(text_module, config.text, paths.runtime, sockets.context, loop, metrics, log)
         self.workers = workers = Workers(engine_module, paths.runtime, sockets.context, loop, script, paths.cache)
         self.models = models = Models(config, catalog, ledger, workers, loop, metrics, log, default=default)
-        self.hardware = hardware = Hardware(ledger, memory, models.all)
+        self.hardware = hardware = Hardware(ledger, memory, models.all, log=log)
         self.accounts = accounts = Accounts(config, hardware, models.all, loop)
         self.grammars = grammars = Grammars(
             grammar_module, config.grammar.timeout_s, paths.runtime, sockets.context, loop, metrics, log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,17 @@ import msgspec
 
 from inferd.devices import Gpu, Nvml, Rapl, Sampler, gpu_sampler, process_bytes
 from inferd.front.ledger import HOST
+from inferd.link import DeviceUse
 from inferd_client.protocol import DeviceStatus, MemoryUse
 
 if TYPE_CHECKING:
     from inferd.devices import Gpus, HostMemory
     from inferd.front.ledger import Ledger
     from inferd.front.model import Model
+    from inferd.log import Logger
 
+FIGURES = re.compile(r"\d+")
+"""What grows in a problem's text is no news."""
 OWN_S = 2.0
 """Between two counts of our own processes' memory: a walk through /proc."""
 
@@ -33,6 +38,7 @@ class Hardware:
         gpus: Sampler[Gpus] | None = None,
         own: Sampler[int | None] | None = None,
         rapl: Rapl | None = None,
+        log: Logger | None = None,
     ) -> None:
         self._ledger = ledger
         self._memory = memory
@@ -40,6 +46,8 @@ class Hardware:
         self._gpus = gpus or gpu_sampler(Nvml())
         self._own = own or Sampler(lambda: process_bytes([os.getpid()]), None, period=lambda _: OWN_S)
         self._rapl = rapl or Rapl()
+        self._log = log
+        self._told: str | None = None
 
     def start(self) -> None:
         self._gpus.start()
@@ -49,10 +57,19 @@ class Hardware:
         self._gpus.close()
         self._own.close()
 
-    @property
-    def problem(self) -> str:
-        """Why GPUs cannot be read."""
-        return self._gpus.latest().problem
+    def note_driver(self) -> None:
+        """Log once how the driver does, and once each time that this changes."""
+        found = self._gpus.latest()
+        state = found.problem and FIGURES.sub("", found.problem)
+        if self._log is None or state == self._told or found is self._gpus.first:
+            return
+        if not found.problem:
+            self._log.info("gpus", driver=found.driver, gpus=[gpu.name for gpu in found.gpus])
+        elif self._told is None:
+            self._log.info("no gpus", why=found.problem)
+        else:
+            self._log.warning("gpus are not readable any more", why=found.problem)
+        self._told = state
 
     def gpus_in_use(self) -> list[Gpu]:
         """Return the GPUs that models run on; those cut by MIG tell power as a whole."""
@@ -65,9 +82,17 @@ class Hardware:
         return self._rapl.energy_j()
 
     def statuses(self) -> tuple[DeviceStatus, ...]:
-        """Return the ledger's devices with all that is known of them."""
+        """Return the ledger's devices with all that is known of them, then GPUs that no model uses.
+
+        Those are called by the driver's number, as CUDA may count in another order.
+        """
         found = self._gpus.latest()
-        return tuple(self._status(device, found) for device in self._ledger.statuses())
+        used = [gpu.uuid for model in self._models() if (gpu := gpu_of(model, found.gpus)) is not None]
+        idle = [gpu for gpu in found.gpus if gpu.uuid not in used and not gpu.mig]
+        return (
+            *(self._status(device, found) for device in self._ledger.statuses()),
+            *(_described(DeviceStatus(name=f"gpu:{gpu.index}"), gpu) for gpu in idle),
+        )
 
     def _status(self, device: DeviceStatus, found: Gpus) -> DeviceStatus:
         models = [model for model in self._models() if model.device == device.name]
@@ -78,23 +103,16 @@ class Hardware:
 
     def _gpu_status(self, device: DeviceStatus, gpu: Gpu | None, models: list[Model], problem: str) -> DeviceStatus:
         """Take the driver's figures, else those of torch in the worker."""
-        use = next((model.use for model in models if model.use is not None), None)
-        total, free = (None, None) if gpu is None else (gpu.total_bytes, gpu.free_bytes)
-        if total is None and use is not None:
-            total, free = use.total_bytes, use.free_bytes
-        device = msgspec.structs.replace(device, total_bytes=total, free_bytes=free)
-        if gpu is None:
-            return msgspec.structs.replace(_with_rest(device, None, models), problem=problem)
-        device = msgspec.structs.replace(
-            device,
-            description=gpu.name,
-            unified=gpu.unified,
-            utilization=gpu.utilization,
-            power_w=gpu.power_w,
-            temperature_c=gpu.temperature_c,
-            problem=gpu.problem if total is None else "",
-        )
-        own = self._own.latest() if gpu.unified else _on_gpu(gpu, models)
+        use = next((model.use for model in models if model.use is not None), DeviceUse())
+        device = msgspec.structs.replace(device, problem=problem) if gpu is None else _described(device, gpu)
+        if device.total_bytes is None and use.total_bytes is not None:
+            device = msgspec.structs.replace(
+                device,
+                total_bytes=use.total_bytes,
+                free_bytes=use.free_bytes,
+                problem="" if gpu is not None else problem,
+            )
+        own = None if gpu is None else self._own.latest() if gpu.unified else _on_gpu(gpu, models)
         return _with_rest(device, own, models)
 
 
@@ -105,6 +123,21 @@ def gpu_of(model: Model, gpus: Iterable[Gpu]) -> Gpu | None:
     uuid, number = model.card.device_uuid, model.card.device.partition(":")[2] or "0"
     candidates = [gpu for gpu in gpus if (gpu.uuid == uuid if uuid else not gpu.parent and str(gpu.index) == number)]
     return candidates[0] if candidates else None
+
+
+def _described(device: DeviceStatus, gpu: Gpu) -> DeviceStatus:
+    """Add what the driver tells of a GPU."""
+    return msgspec.structs.replace(
+        device,
+        total_bytes=gpu.total_bytes,
+        free_bytes=gpu.free_bytes,
+        description=gpu.name,
+        unified=gpu.unified,
+        utilization=gpu.utilization,
+        power_w=gpu.power_w,
+        temperature_c=gpu.temperature_c,
+        problem=gpu.problem,
+    )
 
 
 def _held(models: list[Model]) -> MemoryUse:
