@@ -15,6 +15,7 @@ from inferd.link import StepStats
 from inferd.metrics import Metrics, timings
 from inferd.metrics.exporter import Exporter
 from inferd.metrics.exposition import Snapshot, render
+from inferd.metrics.names import HELP
 from inferd_client.protocol import (
     CostStatus,
     DeviceStatus,
@@ -25,6 +26,7 @@ from inferd_client.protocol import (
     Utilisation,
 )
 
+DAEMON = Path(__file__).parents[2] / "daemon" / "inferd"
 DASHBOARD = Path(__file__).parents[2] / "configs" / "grafana-inferd.json"
 
 STATUS = StatusReply(
@@ -127,6 +129,24 @@ def test_what_is_unknown_is_left_out() -> None:
     unpriced = parsed(render(Snapshot.of(StatusReply(cost=CostStatus()), Metrics())))
     assert not [name for name, _ in unpriced if "cost" in name or "joules" in name or "watts" in name]
     assert render(Snapshot.of(StatusReply(), Metrics()))
+
+
+def test_every_metric_says_what_it_is() -> None:
+    """Those of the rendered text, and those that any source counts; and nothing stale."""
+    told = {family.name: family for family in text_string_to_metric_families(render(Snapshot.of(STATUS, metrics())))}
+    counted = {
+        name
+        for path in DAEMON.rglob("*.py")
+        for name in re.findall(r'\.count\(\s*"(\w+)"', path.read_text())
+        if name.endswith("_total")
+    }
+    families = {name.removeprefix("inferd_") for name in told}
+    named = {name.removesuffix("_total") for name in HELP}
+    assert families | {name.removesuffix("_total") for name in counted} == named
+    assert [name for name, family in told.items() if family.documentation.endswith(name)] == []
+    assert "# HELP inferd_request_success_total Requests that were served, by how they ended." in render(
+        Snapshot.of(STATUS, metrics())
+    )
 
 
 def test_the_status_has_the_same_counters() -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from inferd.metrics.names import HELP
+
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
@@ -63,7 +65,7 @@ class Collected:
         for name, samples in _gauges(snapshot.status):
             yield _filled(GaugeMetricFamily, name, samples)
         for name, histogram in snapshot.histograms.items():
-            metric = HistogramMetricFamily(f"inferd_{name}", _help(name))
+            metric = HistogramMetricFamily(f"inferd_{name}", HELP.get(name, name))
             bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
             metric.add_metric([], list(zip(bounds, histogram.counts, strict=True)), histogram.total)
             yield metric
@@ -73,14 +75,10 @@ def _filled(kind: Any, name: str, samples: Iterable[Sample]) -> Metric:
     """Make a family of samples that all have the same labels; those without a value are left out."""
     known = [(labels, value) for labels, value in samples if value is not None]
     names = list(known[0][0]) if known else []
-    metric = kind(f"inferd_{name}", _help(name), labels=names)
+    metric = kind(f"inferd_{name}", HELP.get(name, name), labels=names)
     for labels, value in known:
         metric.add_metric([labels[label] for label in names], value)
     return metric
-
-
-def _help(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _cost_counters(status: StatusReply) -> Iterator[tuple[str, dict[Labels, float]]]:
