@@ -62,12 +62,19 @@ def rows(count: int, columns: int) -> torch.Tensor:
     return torch.randn(count, columns, generator=torch.Generator().manual_seed(columns))
 
 
+def marked(x: Int8Rows) -> torch.Tensor:
+    """Return which groups have fine codes, [T, G]."""
+    assert x.marks is not None
+    bits = (x.marks.unsqueeze(-1) >> torch.arange(64)) & 1
+    return bits.flatten(1)[:, : x.groups.shape[1] // 48].bool()
+
+
 def codes_and_scales(x: Int8Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """Return codes [T, G, 32] with what the fine ones add, and scales [T, G, 1], in float64."""
     groups = x.groups.view(x.shape[0], -1, 48)
     codes = groups[..., :32].contiguous().view(torch.int8).double()
     if x.fine is not None:
-        codes += x.fine.view(codes.shape).double() / 256
+        codes += torch.where(marked(x).unsqueeze(-1), x.fine.view(codes.shape).double() / 256, 0)
     return codes, groups[..., 32:36].contiguous().view(F32).double()
 
 
@@ -114,13 +121,10 @@ def test_groups_that_weigh_most_get_fine_codes(tier: str) -> None:
     x[3, 2208:] *= 30
     x[4] = 0
     mixed, plain, full = (quantize(x, fine=fine) for fine in (MIXED, None, 0.0))
-    assert mixed.fine is not None
-    assert mixed.marks is not None
     codes, scales = codes_and_scales(plain)
     squares = scales.squeeze(-1) ** 2
     want = squares > MIXED * squares.mean(1, keepdim=True)
-    bits = (mixed.marks.unsqueeze(-1) >> torch.arange(64)) & 1
-    assert torch.equal(bits.flatten(1)[:, :70].bool(), want)
+    assert torch.equal(marked(mixed), want)
     assert want.sum(1)[[0, 3, 4]].tolist() == [1, 1, 0]
     assert torch.equal(codes_and_scales(mixed)[0], torch.where(want.unsqueeze(-1), codes_and_scales(full)[0], codes))
     assert torch.equal(codes_and_scales(mixed)[1], scales)

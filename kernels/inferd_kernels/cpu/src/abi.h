@@ -33,7 +33,7 @@ struct row_group {
 };
 
 /* Quantized rows: groups [rows, groups]; fine [rows, groups * 32] or null; marks [rows, words of 64 groups] says which
- * groups have fine codes: those of the others are 0. */
+ * groups have fine codes; those of the others are never written. */
 struct int8_rows {
     struct row_group *groups;
     int8_t *fine;

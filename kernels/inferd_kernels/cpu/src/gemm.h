@@ -74,39 +74,50 @@ INLINE void group_numbers(const uint8_t *const *w, int64_t at, int number, vf *o
         for (int c = 0; c < C; c++) out[c] = vf_load((const float *)(const void *)(w[c] + at));
 }
 
-/* Add the products of one group of R rows and C blocks, of their codes or their fine codes. */
+/* Add the products of one group of R rows and C blocks: of their codes or, where `fine` is given, of those alone. */
 INLINE void tile_group(const struct gemm_args *a, const uint8_t *const *w, const struct row_group *x, int64_t row_bytes,
-                       const int8_t *fine, vf (*sum)[FEW_WIDE], const int R, const int C, const int BITS, const int HALVES,
-                       const int FINE) {
-    const int64_t size = 16 * number_bytes(a->number), groups = a->groups;
+                       const int8_t *fine, vf (*sum)[FEW_WIDE], const int R, const int C, const int BITS, const int HALVES) {
+    const int64_t size = 16 * number_bytes(a->number);
 #define ROW(r) ((const struct row_group *)((const char *)x + (r) * row_bytes))
 #pragma GCC unroll 2
     for (int h = 0; h < HALVES; h++) {
         vi dot[TILE_ROWS][FEW_WIDE];
-        if (FINE) dot_group(w, fine, groups * GROUP, h, dot, R, C, BITS, HALVES);
-        else dot_group(w, x->codes, row_bytes, h, dot, R, C, BITS, HALVES);
+        dot_group(w, fine ? fine : x->codes, row_bytes, h, dot, R, C, BITS, HALVES);
         if (a->zero)
             for (int r = 0; r < R; r++) {
-                const int16_t *half = FINE ? ROW(r)->fine_half : ROW(r)->half;
+                const int16_t *half = fine ? ROW(r)->fine_half : ROW(r)->half;
                 vi shift = vi_set(-a->zero * (HALVES == 2 ? half[h] : half[0] + half[1]));
                 for (int c = 0; c < C; c++) dot[r][c] = vi_add(dot[r][c], shift);
             }
         vf scale[FEW_WIDE];
         group_numbers(w, BITS * 64 + h * size, a->number, scale, C);
         for (int r = 0; r < R; r++) {
-            vf scale_x = vf_set(FINE ? ROW(r)->scale * (1.0f / 256) : ROW(r)->scale);
+            vf scale_x = vf_set(fine ? ROW(r)->scale * (1.0f / 256) : ROW(r)->scale);
             for (int c = 0; c < C; c++) sum[r][c] = vf_fma(vi_float(dot[r][c]), vf_mul(scale[c], scale_x), sum[r][c]);
         }
-        if (!a->has_min || (FINE && HALVES == 1)) continue;
+        if (!a->has_min || (fine && HALVES == 1)) continue;
         vf min[FEW_WIDE];
         group_numbers(w, BITS * 64 + (HALVES + h) * size, a->number, min, C);
         for (int r = 0; r < R; r++) {
-            const float part = FINE ? (float)ROW(r)->fine_half[h] * (1.0f / 256) : (float)ROW(r)->half[h];
+            const float part = fine ? (float)ROW(r)->fine_half[h] * (1.0f / 256) : (float)ROW(r)->half[h];
             vf total = vf_set(HALVES == 1 ? ROW(r)->sum : ROW(r)->scale * part);
             for (int c = 0; c < C; c++) sum[r][c] = vf_fma(min[c], total, sum[r][c]);
         }
     }
 #undef ROW
+}
+
+/* Add the fine codes of one row, in the groups that have any. */
+INLINE void add_fine(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, vf (*sum)[FEW_WIDE],
+                     const int C, const int BITS, const int HALVES) {
+    const int64_t groups = a->groups, stride = group_bytes(a), words = mark_words(groups);
+    for (int64_t word = 0; word < words; word++)
+        for (uint64_t marks = x.marks[row * words + word]; marks; marks &= marks - 1) {
+            const int64_t g = word * 64 + __builtin_ctzll(marks);
+            const uint8_t *w[FEW_WIDE];
+            for (int c = 0; c < C; c++) w[c] = a->weights + ((int64_t)(block + c) * groups + g) * stride;
+            tile_group(a, w, x.groups + row * groups + g, 0, x.fine + (row * groups + g) * GROUP, sum, 1, C, BITS, HALVES);
+        }
 }
 
 /* Ask for the lines of y, which a tile writes at its end: stores wait for them one after the other. */
@@ -115,11 +126,10 @@ INLINE void prefetch_output(const struct gemm_args *a, int64_t row, int32_t bloc
         for (int c = 0; c < C; c++) __builtin_prefetch(a->y + (row + r) * a->y_stride + (block + c) * 16, 1);
 }
 
-/* All groups in order, then the fine codes of those that have any (0 in rows where they have none). */
+/* All groups in order; then, row by row, the fine codes. */
 INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, const int R, const int C,
                        const int BITS, const int HALVES) {
-    const int64_t groups = a->groups, stride = group_bytes(a), words = mark_words(groups);
-    const int64_t row_bytes = groups * (int64_t)sizeof(struct row_group);
+    const int64_t groups = a->groups, stride = group_bytes(a), row_bytes = groups * (int64_t)sizeof(struct row_group);
     const struct row_group *first = x.groups + row * groups;
     const uint8_t *w[FEW_WIDE];
     for (int c = 0; c < C; c++) w[c] = a->weights + (int64_t)(block + c) * groups * stride;
@@ -128,20 +138,17 @@ INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t ro
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++) sum[r][c] = vf_zero();
     for (int64_t g = 0; g < groups; g++) {
-        tile_group(a, w, first + g, row_bytes, NULL, sum, R, C, BITS, HALVES, 0);
+        tile_group(a, w, first + g, row_bytes, NULL, sum, R, C, BITS, HALVES);
         for (int c = 0; c < C; c++) w[c] += stride;
     }
-    for (int64_t word = 0; x.fine && word < words; word++) {
-        uint64_t marks = 0;
-        for (int r = 0; r < R; r++) marks |= x.marks[(row + r) * words + word];
-        for (; marks; marks &= marks - 1) {
-            const int64_t g = word * 64 + __builtin_ctzll(marks);
-            for (int c = 0; c < C; c++) w[c] = a->weights + ((int64_t)(block + c) * groups + g) * stride;
-            tile_group(a, w, first + g, row_bytes, x.fine + (row * groups + g) * GROUP, sum, R, C, BITS, HALVES, 1);
-        }
-    }
+    vf kept[TILE_ROWS][FEW_WIDE]; /* indexed by row at run time: the sums above stay in registers */
     for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) finish(a, row + r, block + c, sum[r][c]);
+        for (int c = 0; c < C; c++) kept[r][c] = sum[r][c];
+#pragma GCC unroll 1
+    for (int r = 0; r < R; r++) {
+        if (x.fine) add_fine(a, x, row + r, block, kept + r, C, BITS, HALVES);
+        for (int c = 0; c < C; c++) finish(a, row + r, block + c, kept[r][c]);
+    }
 }
 
 INLINE void tile_dense(const struct gemm_args *a, int64_t row, int32_t block, const int R, const int C, const int NUMBER) {

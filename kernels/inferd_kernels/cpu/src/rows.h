@@ -2,48 +2,39 @@
 
 #define LOG2E 1.44269504088896341f
 
-/* What rounding leaves over, in 256ths. */
-INLINE vf rest_256(vf scaled) { return vf_min(vf_mul(vf_sub(scaled, vf_round(scaled)), vf_set(256.0f)), vf_set(127.0f)); }
-
 INLINE int64_t mark_words(int64_t groups) { return (groups + 63) / 64; }
 
-/* Codes of one group; returns the scale. Its fine codes are written, but counted by `settle_fine`. */
-INLINE float quantize_group(vf low, vf high, struct row_group *out, int8_t *fine) {
+/* Codes of one group; returns the scale, 0 for one that has none. */
+INLINE float quantize_group(vf low, vf high, struct row_group *out) {
     int32_t top = vf_top_bits(low, high);
     float peak = f32_of_bits((uint32_t)top);
     if (top >= 0x7f800000 || peak < 1e-30f) { /* not finite: pass it on as NaN */
         float value = top >= 0x7f800000 ? f32_of_bits(0x7fc00000) : 0.0f;
         *out = (struct row_group){.scale = value, .sum = value};
-        if (fine) memset(fine, 0, GROUP);
         return 0.0f;
     }
     vf inverse = vf_set(127.0f / peak);
-    low = vf_mul(low, inverse), high = vf_mul(high, inverse);
-    out->half[0] = (int16_t)vf_to_bytes(low, out->codes);
-    out->half[1] = (int16_t)vf_to_bytes(high, out->codes + 16);
+    vf_to_bytes(vf_mul(low, inverse), out->codes);
+    vf_to_bytes(vf_mul(high, inverse), out->codes + 16);
+    out->half[0] = sum_16(out->codes), out->half[1] = sum_16(out->codes + 16);
     out->fine_half[0] = out->fine_half[1] = 0;
     out->scale = peak / 127.0f;
     out->sum = out->scale * (float)(out->half[0] + out->half[1]);
-    if (fine) {
-        vf_to_bytes(rest_256(low), fine);
-        vf_to_bytes(rest_256(high), fine + 16);
-    }
     return out->scale;
 }
 
-/* Keep the fine codes of the groups whose rounding weighs most, drop the others. */
-INLINE void settle_fine(int8_t *fine, struct row_group *group, uint64_t *marks, int64_t groups, float least) {
-    memset(marks, 0, (size_t)mark_words(groups) * 8);
-    for (int64_t g = 0; g < groups; g++, fine += GROUP, group++) {
-        if (!(group->scale * group->scale > least)) {
-            memset(fine, 0, GROUP);
-            continue;
-        }
-        marks[g / 64] |= (uint64_t)1 << g % 64;
-        for (int i = 0; i < GROUP; i++) group->fine_half[i / 16] = (int16_t)(group->fine_half[i / 16] + fine[i]);
-        float rest = (float)(group->fine_half[0] + group->fine_half[1]) * (1.0f / 256);
-        group->sum = group->scale * ((float)(group->half[0] + group->half[1]) + rest);
-    }
+/* What rounding left over, in 256ths. */
+INLINE vf rest_256(vf x, const int8_t *codes, float scale) {
+    vf rest = vf_sub(vf_div(x, vf_set(scale)), vf_bytes(codes));
+    return vf_max(vf_set(-127.0f), vf_min(vf_mul(rest, vf_set(256.0f)), vf_set(127.0f)));
+}
+
+INLINE void add_fine_codes(vf low, vf high, struct row_group *group, int8_t *fine) {
+    vf_to_bytes(rest_256(low, group->codes, group->scale), fine);
+    vf_to_bytes(rest_256(high, group->codes + 16, group->scale), fine + 16);
+    group->fine_half[0] = sum_16(fine), group->fine_half[1] = sum_16(fine + 16);
+    const float rest = (float)(group->fine_half[0] + group->fine_half[1]) * (1.0f / 256);
+    group->sum = group->scale * ((float)(group->half[0] + group->half[1]) + rest);
 }
 
 INLINE vf load_tail(const float *p, int64_t left) {
@@ -91,12 +82,19 @@ static void make_row(const struct quant_args *a, int64_t row, struct int8_rows o
             store_tail(plain + 16, high, a->columns - g * GROUP - 16);
         }
         if (!out.groups) continue;
-        float scale = quantize_group(low, high, out.groups + first + g, out.fine ? out.fine + (first + g) * GROUP : NULL);
+        float scale = quantize_group(low, high, out.groups + first + g);
         squares += scale * scale;
     }
-    if (out.fine) {
-        float least = a->fine_above * squares / (float)groups;
-        settle_fine(out.fine + first * GROUP, out.groups + first, out.marks + at * mark_words(groups), groups, least);
+    if (!out.fine) return;
+    const float least = a->fine_above * squares / (float)groups;
+    uint64_t *marks = out.marks + at * mark_words(groups);
+    memset(marks, 0, (size_t)mark_words(groups) * 8);
+    for (int64_t g = 0; g < groups; g++) {
+        struct row_group *group = out.groups + first + g;
+        if (!(group->scale * group->scale > least)) continue;
+        marks[g / 64] |= (uint64_t)1 << g % 64;
+        vf low = made_lanes(a, x, g * GROUP, inverse), high = made_lanes(a, x, g * GROUP + 16, inverse);
+        add_fine_codes(low, high, group, out.fine + (first + g) * GROUP);
     }
 }
 

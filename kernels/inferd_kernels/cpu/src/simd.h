@@ -96,11 +96,10 @@ INLINE int32_t vf_top_bits(vf a, vf b) { /* largest bits without sign: NaN and i
     return _mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), mask),
                                                     _mm512_and_si512(_mm512_castps_si512(b), mask)));
 }
-INLINE int32_t vf_to_bytes(vf a, int8_t *out) { /* rounds to nearest even; returns the sum */
-    __m512i v = _mm512_cvtps_epi32(a);
-    _mm_storeu_si128((void *)out, _mm512_cvtepi32_epi8(v));
-    return _mm512_reduce_add_epi32(v);
+INLINE void vf_to_bytes(vf a, int8_t *out) { /* rounds to nearest even */
+    _mm_storeu_si128((void *)out, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
 }
+INLINE vf vf_bytes(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p))); }
 
 #elif defined(__AVX2__)
 
@@ -203,13 +202,14 @@ INLINE int32_t vf_top_bits(vf x, vf y) {
     for (int i = 0; i < 32; i++) m = (t[i] & 0x7fffffff) > m ? t[i] & 0x7fffffff : m;
     return m;
 }
-INLINE int32_t vf_to_bytes(vf x, int8_t *out) {
-    int32_t t[16], sum = 0;
+INLINE void vf_to_bytes(vf x, int8_t *out) {
+    int32_t t[16];
     _mm256_storeu_si256((void *)t, _mm256_cvtps_epi32(x.a));
     _mm256_storeu_si256((void *)(t + 8), _mm256_cvtps_epi32(x.b));
-    for (int i = 0; i < 16; i++) sum += t[i], out[i] = (int8_t)t[i];
-    return sum;
+    for (int i = 0; i < 16; i++) out[i] = (int8_t)t[i];
 }
+INLINE __m256 bytes8_(const int8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))); }
+INLINE vf vf_bytes(const int8_t *p) { return (vf){bytes8_(p), bytes8_(p + 8)}; }
 
 #else /* plain C, which compilers turn into NEON and the like */
 
@@ -357,16 +357,24 @@ INLINE int32_t vf_top_bits(vf a, vf b) {
     }
     return m;
 }
-INLINE int32_t vf_to_bytes(vf a, int8_t *out) {
-    int32_t sum = 0;
-    LANES {
-        int32_t code = (int32_t)round_even_(a.v[i]);
-        sum += code;
-        out[i] = (int8_t)code;
-    }
-    return sum;
+INLINE void vf_to_bytes(vf a, int8_t *out) { LANES out[i] = (int8_t)round_even_(a.v[i]); }
+INLINE vf vf_bytes(const int8_t *p) {
+    vf r;
+    LANES r.v[i] = p[i];
+    return r;
 }
 #endif
+
+INLINE int16_t sum_16(const int8_t *p) {
+#if defined(__x86_64__) /* distances from 0 of the bytes plus 128 */
+    __m128i sums = _mm_sad_epu8(_mm_xor_si128(_mm_loadu_si128((const void *)p), _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return (int16_t)(_mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128);
+#else
+    int32_t sum = 0;
+    for (int i = 0; i < 16; i++) sum += p[i];
+    return (int16_t)sum;
+#endif
+}
 
 /* 2^x for x <= 0 (and up to 127): a polynomial on [-0.5, 0.5], relative error below 2^-22. Below -126, and for
  * -infinity, 0; NaN stays NaN. */
