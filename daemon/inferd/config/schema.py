@@ -135,6 +135,8 @@ class Engine(Table):
     max_draft: Size = 4
     skip_ahead: Size = 16
     """How far behind a request that does not fit a smaller one may be picked."""
+    step_ms: Amount = 50.0
+    """How long a step should take while sequences decode: prefill chunks are cut to that; 0 = no bound."""
     ageing_s: Period = 10.0
     """Waiting this long raises a request by one priority level."""
     memory: Size = 0

@@ -103,6 +103,7 @@ def _engine(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> Engi
         batching=config.batching,
         skip_ahead=config.skip_ahead,
         ageing_s=config.ageing_s,
+        step_s=config.step_ms / 1e3,
         clock=time.monotonic,
         prefix_cache=config.prefix_cache,
     )

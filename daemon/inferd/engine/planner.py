@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from inferd.engine.admission import Admission
     from inferd.engine.journal import Journal
+    from inferd.engine.pace import Pace
     from inferd.engine.request import Sequence
     from inferd.engine.running import Running
     from inferd.engine.shape import EngineShape
@@ -24,7 +25,7 @@ Drafts = dict[int, list[int]]
 class Planner:
     """Spends one token budget: decodes and verifications, prefill chunks, then admission."""
 
-    __slots__ = ("_admission", "_clock", "_journal", "_max_draft", "_running", "_shape", "_static")
+    __slots__ = ("_admission", "_clock", "_journal", "_max_draft", "_pace", "_running", "_shape", "_static")
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class Planner:
         running: Running,
         admission: Admission,
         journal: Journal,
+        pace: Pace,
         *,
         max_draft: int,
         static: bool,
@@ -41,6 +43,7 @@ class Planner:
         self._running = running
         self._admission = admission
         self._journal = journal
+        self._pace = pace
         self._max_draft = max_draft
         self._static = static
         self._clock = clock
@@ -53,7 +56,9 @@ class Planner:
         hungry = self._running.prefilling or (may_admit and len(self._admission.queue) and self._running.has_slot)
         reserve = max(1, budget // 4) if hungry and budget > 1 else 0
         decode, verify, prefill = self._decode_rows(drafts, budget - reserve, preempted)
-        budget -= len(decode) + sum(row.num_tokens for rows in (verify, prefill) for row in rows)
+        num_decoding = len(decode) + sum(row.num_tokens for row in verify)
+        budget -= num_decoding + sum(row.num_tokens for row in prefill)
+        budget = self._pace.prefill_tokens(num_decoding, budget)
         budget -= self._prefill_rows(prefill, budget)
         if may_admit and not preempted:
             self._admit(prefill, budget)

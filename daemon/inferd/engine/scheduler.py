@@ -9,6 +9,7 @@ from inferd.engine.admission import Admission
 from inferd.engine.commit import add_prompt_logprobs, commit_row, computed_after
 from inferd.engine.deadlines import Deadlines
 from inferd.engine.journal import Journal
+from inferd.engine.pace import Pace
 from inferd.engine.planner import Drafts, Planner
 from inferd.engine.request import Phase
 from inferd.engine.running import Running
@@ -44,6 +45,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         prefix_cache: bool = True,
         max_verify: int | None = None,
+        step_s: float = 0.0,
     ) -> None:
         self.shape = shape
         self.kv = kv
@@ -53,6 +55,7 @@ class Scheduler:
         if not kv.retains:
             self.max_draft = 0
         self.journal = Journal()
+        self.pace = Pace(step_s)
         self._static = batching == "static"
         self._siblings_wait = prefix_cache and kv.retains and not self._static
         self._planner = Planner(
@@ -60,6 +63,7 @@ class Scheduler:
             self.running,
             self.admission,
             self.journal,
+            self.pace,
             max_draft=self.max_draft,
             static=self._static,
             clock=clock,
@@ -172,6 +176,8 @@ class Scheduler:
     def commit(self, plan: Plan, out: StepOutput) -> tuple[list[SeqOutput], list[SeqError]]:
         """Take in what the oldest plan in flight gave: outputs for the front, and failed requests."""
         self._steps_in_flight -= 1
+        num_prefill = sum([row.num_tokens for row in plan.rows[plan.counts.decode + plan.counts.verify :]])
+        self.pace.observe(plan.num_tokens - num_prefill, num_prefill, out.elapsed_s)
         outputs: list[SeqOutput] = []
         errors: list[SeqError] = []
         results = iter(out.rows)
