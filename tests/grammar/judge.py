@@ -131,3 +131,17 @@ def _nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[
 
 
 SCHEMAS = st.recursive(_LEAVES, _nested, max_leaves=5)
+
+GRAMMAR_KEYWORDS: dict[str, Any] = {
+    "not": {"type": "string"},
+    "if": {"type": "string"},
+    "uniqueItems": True,
+    "contains": {"type": "integer"},
+    "propertyNames": {"pattern": "^a"},
+    "dependentRequired": {"a": ["b"]},
+    "dependentSchemas": {"a": {}},
+    "unevaluatedProperties": False,
+    "unevaluatedItems": False,
+    "$dynamicRef": "#a",
+}
+"""Keywords of JSON Schema that constrain, and that no grammar here enforces."""

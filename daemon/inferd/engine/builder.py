@@ -206,6 +206,8 @@ class BatchBuilder:
 
     def _grammar_masks(self, sampling: list[Row]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the rows of R that follow a grammar, and the mask of each."""
+        if all(row.seq.matcher is None for row in sampling):
+            return self._no_masks
         constrained: list[Constrained] = []
         masked_rows: list[int] = []
         at = 0
@@ -214,8 +216,6 @@ class BatchBuilder:
                 constrained.append(Constrained(row.seq.matcher, row.drafts))
                 masked_rows += range(at, at + len(row.drafts) + 1)
             at += len(row.drafts) + 1
-        if not constrained:
-            return self._no_masks
         assert self._masks is not None
         return np.array(masked_rows, np.int32), self._masks.make(constrained)
 

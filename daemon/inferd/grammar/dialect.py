@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 WHITESPACE = r"\x20|\n[\x20\t]{0,40}"
 """Between the parts of JSON: as printers write it. Without a bound a model may go on with blanks for ever."""
+_CONTROLS = re.compile("[\x7f-\x9f]")
 JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": False}
 
 
@@ -25,10 +27,17 @@ def to_llguidance(grammar: Grammar) -> str:
             return f"start: /{regex_to_lark(grammar.text, use_ascii='d')}/"
         case "choice":
             entries = msgspec.json.decode(grammar.text, type=list[str])
-            words = " | ".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
+            words = " | ".join(map(_lark_string, entries))
             return f"start: CHOICE\nCHOICE: {words}"  # a terminal: the parser would follow each word of a rule
         case "grammar":
+            if grammar.text.lstrip().startswith("{"):
+                raise ValueError("a grammar is written in Lark; for JSON there is json_schema")
             return grammar.text
+
+
+def _lark_string(text: str) -> str:
+    """Quote as JSON does, and the control characters that JSON takes as they are and Lark does not."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def _from_schema(text: str) -> str:

@@ -17,15 +17,16 @@ _NOTES = {
 def parser_limits() -> LLParserLimits:
     """Return bounds of the parser and lexer.
 
-    They allow schemas of a thousand properties and enumerations of twenty thousand entries. A lexer state takes one to
-    two kB; a mask that used all of its fuel would take about 15 ms.
+    They allow schemas of a thousand properties and enumerations of twenty thousand entries. A lexer state was measured
+    to take a hundred bytes, so a sequence has at most ten megabytes of them; a mask that used all of its fuel would
+    take about 15 ms.
     """
     return LLParserLimits(
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=200_000,
         step_max_items=50_000,
         max_items_in_row=2_000,
-        max_lexer_states=30_000,
+        max_lexer_states=100_000,
         max_grammar_size=200_000,
         verbose_errors=False,
     )
