@@ -58,7 +58,13 @@ class Stop(Msg, tag="stop"):
     """Exit at once; the front has answered all requests."""
 
 
-EngineIn = Submit | Abort | Stop
+class Begin(Msg, tag="begin"):
+    """The first message of all: load the model of this settings file (`WorkerSettings`)."""
+
+    settings: str
+
+
+EngineIn = Begin | Submit | Abort | Stop
 
 
 # --- engine worker to front -------------------------------------------------------------------
@@ -211,6 +217,13 @@ class StepReport(Msg, tag="step"):
     charges: Charges = Charges()
 
 
+class Warm(Msg, tag="warm"):
+    """Everything is imported: `Begin` may come whenever a model is wanted."""
+
+    bytes: int | None
+    """Memory of the process alone."""
+
+
 class Idle(Msg, tag="idle"):
     """Sent about once a second while there is no work: the worker lives."""
 
@@ -242,7 +255,7 @@ class Dying(Msg, tag="dying"):
     message: str
 
 
-EngineOut = LoadProgress | Ready | LoadFailed | StepReport | Idle | Ceilings | DeviceUse | Dying
+EngineOut = Warm | LoadProgress | Ready | LoadFailed | StepReport | Idle | Ceilings | DeviceUse | Dying
 
 
 # --- front to text process --------------------------------------------------------------------

@@ -68,13 +68,18 @@ class Served:
 def launch(folder: Path, model: str | Path | None, config: Mapping[str, Any], site: Path | None = None) -> Served:
     """Start `inferd serve` in `folder`; it may have run there before. `site` is put on its module path."""
     file, log, runtime = folder / "config.toml", folder / "log", folder / "run"
-    file.write_text(tomlkit.dumps(dict(config)))
+    file.write_text(tomlkit.dumps(_without_spare(config)))
     command = [sys.executable, "-m", "inferd.cli.main", "--runtime", str(runtime), "serve", "--config", str(file)]
     command += [str(model)] if model else []
     env = os.environ | ({"PYTHONPATH": str(site)} if site else {})
     with log.open("ab") as sink:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env)
     return Served(process, runtime, log, folder)
+
+
+def _without_spare(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every engine process is a model's, unless a test wants a spare one."""
+    return {**config, "daemon": {"spare_worker": "off", **config.get("daemon", {})}}
 
 
 @contextmanager

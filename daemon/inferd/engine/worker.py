@@ -1,4 +1,7 @@
-"""An engine worker: `python -m inferd.engine.worker LINK SETTINGS`. One model, one process."""
+"""An engine worker: `python -m inferd.engine.worker LINK THREADS`. One model, one process.
+
+It imports what every model needs, then waits for `Begin`: the front keeps a spare one where it pays.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,33 @@ from inferd.process import guard
 if __name__ == "__main__":
     guard()  # before anything that takes time
 
+import gc
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from inferd.channel import Channel
+from inferd.devices import own_bytes
 from inferd.engine.settings import WorkerSettings
-from inferd.link import Abort, Dying, Idle, LoadFailed, LoadProgress, Ready, StepReport, Stop, Submit, engine_in
+from inferd.link import (
+    Abort,
+    Begin,
+    Dying,
+    Idle,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    StepReport,
+    Stop,
+    Submit,
+    Warm,
+    engine_in,
+)
 from inferd.load.errors import LoadError
 from inferd.plugin.errors import PluginError
 from inferd_client.protocol import Code
@@ -53,14 +72,20 @@ class ServedEngine(Protocol):
     def use(self) -> DeviceUse: ...
 
 
-def main(arguments: list[str], build: Build) -> int:
+def main(arguments: list[str], build: Build, warm: Callable[[], None] = lambda: None) -> int:
     """Load, say so, serve until told to stop; the exit code. What `step` raises ends it, and the front is told."""
-    link, settings_file = arguments
-    settings = WorkerSettings.load(Path(settings_file))
+    link, threads = arguments
+    gc.disable()  # what is imported and loaded lives as long as the process
     channel = Channel(link, bind=True, decoder=engine_in)
+    limit_threads(int(threads))
+    warm()
+    channel.send(Warm(bytes=own_bytes()))
+    settings_file = _await_begin(channel)
+    if settings_file is None:
+        channel.close()
+        return 0
     try:
-        limit_threads(settings.config.engine.threads)
-        engine, card = build(settings, _reporter(channel))
+        engine, card = build(WorkerSettings.load(Path(settings_file)), _reporter(channel))
     except Exception as error:  # noqa: BLE001 - whatever it is, the client who asked for the model is told
         if not isinstance(error, FORESEEN):
             traceback.print_exc()
@@ -68,6 +93,8 @@ def main(arguments: list[str], build: Build) -> int:
         channel.wait(IDLE_S)  # the front answers by ending this process
         channel.close()
         return EX_LOAD
+    gc.freeze()
+    gc.enable()
     channel.send(Ready(card=card, pid=os.getpid()))
     try:
         serve(channel, engine)
@@ -77,6 +104,20 @@ def main(arguments: list[str], build: Build) -> int:
     finally:
         channel.close()
     return 0
+
+
+def _await_begin(channel: Channel[EngineIn]) -> str | None:
+    """Return the settings file to begin with; None = told to stop."""
+    while True:
+        channel.wait()
+        for message in channel.recv_all(1):
+            match message:
+                case Begin():
+                    return message.settings
+                case Stop():
+                    return None
+                case _:
+                    raise ValueError(f"{type(message).__name__} came before Begin")
 
 
 def serve(channel: Channel[EngineIn], engine: ServedEngine, clock: Callable[[], float] = time.monotonic) -> None:
@@ -158,6 +199,14 @@ def _text(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+def _warm() -> None:
+    """Import what a load imports. What cannot be imported shows when a model is wanted."""
+    with suppress(Exception):
+        from inferd.engine import warm
+
+        warm.up()
+
+
 def _build(settings: WorkerSettings, progress: Progress) -> tuple[ServedEngine, ModelCard]:
     from inferd.engine.build import build_engine
 
@@ -165,4 +214,4 @@ def _build(settings: WorkerSettings, progress: Progress) -> tuple[ServedEngine, 
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], _build))
+    sys.exit(main(sys.argv[1:], _build, _warm))

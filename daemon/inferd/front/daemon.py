@@ -77,7 +77,18 @@ class FrontDaemon:
         ledger = Ledger(settings.memory_limit, settings.memory_reserve, memory)
         self.sessions = sessions = Sessions(settings, sockets, loop, metrics, self.instance)
         self.texts = texts = Texts(text_module, config.text, paths.runtime, sockets.context, loop, metrics, log)
-        self.workers = workers = Workers(engine_module, paths.runtime, sockets.context, loop, script, paths.cache)
+        self.workers = workers = Workers(
+            engine_module,
+            paths.runtime,
+            sockets.context,
+            loop,
+            script,
+            paths.cache,
+            threads=config.engine.threads,
+            spare=settings.spare_worker,
+        )
+        workers.keep_spare()  # first of all: nothing else takes as long
+        ledger.besides["spare worker"] = lambda: workers.spare_bytes
         self.models = models = Models(config, catalog, ledger, workers, loop, metrics, log, default=default)
         self.hardware = hardware = Hardware(ledger, memory, models.all, log=log)
         self.accounts = accounts = Accounts(config, hardware, models.all, loop)

@@ -36,6 +36,8 @@ class Ledger:
         memory = measure()
         host_limit = limit or (max(0, memory.free - reserve) if memory else None)
         self.devices = {HOST: Device(HOST, host_limit)}
+        self.besides: dict[str, Callable[[], int | None]] = {}
+        """Bytes on the host that no grant holds, by whose they are: shown, and never a reason to refuse."""
 
     def room(self, device: str) -> int | None:
         """Bytes that may still be granted; None = unknown."""
@@ -85,10 +87,15 @@ class Ledger:
                 total_bytes=memory.total if memory and device.name == HOST else None,
                 free_bytes=memory.free if memory and device.name == HOST else None,
                 limit_bytes=device.limit,
-                ledger=tuple(MemoryEntry(owner=owner, bytes=used) for owner, used in device.grants.items()),
+                ledger=tuple(MemoryEntry(owner=owner, bytes=used) for owner, used in self._lines(device)),
             )
             for device in self.devices.values()
         )
+
+    def _lines(self, device: Device) -> list[tuple[str, int]]:
+        besides = self.besides if device.name == HOST else {}
+        shown = [(owner, used) for owner, measure in besides.items() if (used := measure()) is not None]
+        return [*device.grants.items(), *shown]
 
     def _device(self, name: str) -> Device:
         return self.devices.setdefault(name, Device(name, None))

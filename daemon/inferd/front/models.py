@@ -10,7 +10,7 @@ from inferd.front.ledger import PROCESS_BYTES, Ledger, device_key
 from inferd.front.loads import LoadQueue
 from inferd.front.model import Model, ModelState, Outcome
 from inferd.front.workers import Workers
-from inferd.link import Ceilings, DeviceUse, Dying, Idle, LoadFailed, LoadProgress, Ready, StepReport
+from inferd.link import Ceilings, DeviceUse, Dying, Idle, LoadFailed, LoadProgress, Ready, StepReport, Warm
 from inferd_client.protocol import Code
 
 if TYPE_CHECKING:
@@ -217,9 +217,10 @@ class Models:
             model.use = message
         elif isinstance(message, Dying):
             model.failure = (Code.MODEL_LOAD_FAILED, message.message)
-        else:
-            assert isinstance(message, Idle)
+        elif isinstance(message, Idle):
             model.stalled = False
+        else:
+            assert isinstance(message, Warm)
 
     def _became_ready(self, model: Model, message: Ready) -> None:
         assert self.listener is not None
@@ -235,6 +236,7 @@ class Models:
         self._log.info("model ready", model=model.name, pid=message.pid, device=card.device, exactness=card.exactness)
         self._answer(model.loaded, None, "loaded")
         self.listener.model_ready(model)
+        self._workers.loaded()
         model.idle_since = now
         self._leave_if_idle(model)
         self._loads.advance()
