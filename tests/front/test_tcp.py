@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 import zmq
+from hypothesis import given
+from hypothesis import strategies as st
 
 import inferd_client as ic
+from inferd.front.zap import Zap
 from inferd.keys import KeyStore, Pair
 from inferd_client import protocol as p
 from inferd_client.endpoints import Endpoints
@@ -122,6 +125,12 @@ class TestWhoGetsIn:
             pytest.raises(ic.ConnectionFailed),
         ):
             client.status()
+        assert running.daemon
+        logged = [json.loads(line) for line in running.daemon.logged().splitlines() if "client refused" in line]
+        stranger = ic.KeyFile.load(running.folder / "stranger.key").curve.public_key.decode()
+        assert [(line["address"], line["key"]) for line in logged] == [
+            ("127.0.0.1", stranger)
+        ]  # once, not at every try
         other = Pair.new()
         path = running.folder / "alice.key"
         server = running.store.server()
@@ -167,6 +176,24 @@ def ask(sock: zmq.Socket[bytes], message: p.Request) -> Any:
     sock.send_multipart(p.encode(message))
     assert sock.poll(5000)
     return p.decode(sock.recv_multipart(), p.answer_decoder)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=9))
+def test_whatever_is_asked_is_answered_and_lets_nobody_in(frames: list[bytes]) -> None:
+    reply = ZAP.verdict(frames)
+    assert (len(reply), reply[2], reply[4]) == (6, b"400", b"")
+    curve = [b"1.0", b"1", b"user", b"::1", b"id", b"CURVE", b"k" * 32]
+    assert ZAP.verdict(curve)[2] == b"400"
+
+
+class Nobody:
+    """An allow-list with no entry."""
+
+    def find(self, public_key: str) -> None:
+        assert len(public_key) == 40
+
+
+ZAP = Zap(zmq.Context(), Nobody())
 
 
 class TestRoles:

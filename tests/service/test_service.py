@@ -110,6 +110,14 @@ def test_what_systemd_refuses_is_one_line(machine: Machine) -> None:
     assert "inferd serve" in ran.err
 
 
+def test_a_start_that_fails_says_what_the_daemon_said(machine: Machine) -> None:
+    machine.script(fails="restart", state="activating")
+    ran = machine("service", "install", "--user")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "is installed, but did not start: m: ready" in ran.err
+    assert machine.unit.exists()
+
+
 def test_a_unit_of_somebody_else_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "inferd.service").write_text("[Service]\nExecStart=/usr/local/bin/mine\n")
     for call in (lambda: Systemd("user", tmp_path).install("x", start=False), Systemd("user", tmp_path).uninstall):

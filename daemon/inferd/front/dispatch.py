@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from inferd.log import Logger
     from inferd.metrics import Metrics
 
+REFUSED_QUIET_S = 10.0
+"""Between two log lines about clients that were turned away."""
 MESSAGES_A_TURN = 64
 """Read from one socket before the others are looked at again."""
 
@@ -63,6 +66,7 @@ class Dispatcher:
         self._metrics = metrics
         self._log = log
         self._max_frame = max_frame
+        self._quiet_until = 0.0
 
     def listen(self, loop: Loop) -> None:
         """Read the sockets whenever the loop finds something on them."""
@@ -70,6 +74,7 @@ class Dispatcher:
         loop.add(self._sockets.data, lambda: self._read("data", self._sockets.data))
         remote = self._sockets.remote
         if remote is not None:
+            remote.zap.on_refused = partial(self._refused, loop)
             loop.add(remote.zap.socket, remote.zap.answer)
             loop.add(remote.control, lambda: self._read_remote("control", remote.control, remote.allowed))
             loop.add(remote.data, lambda: self._read_remote("data", remote.data, remote.allowed))
@@ -113,6 +118,15 @@ class Dispatcher:
         else:
             session.role = role
             self._handle(side, session, message)
+
+    def _refused(self, loop: Loop, address: str, key: str) -> None:
+        """Log who was turned away, now and then: whoever tries often must not fill the log."""
+        self._metrics.count("tcp_refused_total")
+        if loop.clock() >= self._quiet_until:
+            self._quiet_until = loop.clock() + REFUSED_QUIET_S
+            self._log.warning(
+                "client refused", address=address, key=key, remedy="inferd keys allow NAME KEY --role ROLE"
+            )
 
     def _revoked(self, side: Side, peer: Peer) -> None:
         text = "the key of this client is no longer allowed"

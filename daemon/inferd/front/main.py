@@ -94,7 +94,8 @@ def run(
             must_load=must_load,
             on_load=on_load,
         )
-        log.info("serving", runtime=str(paths.runtime), model=default, instance=daemon.instance)
+        tcp = {"tcp": config.daemon.tcp} if config.daemon.tcp else {}
+        log.info("serving", runtime=str(paths.runtime), model=default, instance=daemon.instance, **tcp)
         with _signals(daemon):
             if config.preload:
                 daemon.preload()

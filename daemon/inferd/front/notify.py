@@ -32,15 +32,13 @@ class Notifier:
     def ready(self, ready: bool) -> None:
         """Say once that we serve."""
         if ready and not self._ready:
-            self._ready = True
-            self._send("READY=1")
+            self._ready = self._send("READY=1")
 
     def status(self, text: str) -> None:
         """Say in one line how it goes, when that has changed."""
         line = "".join(c if c.isprintable() else " " for c in text)[:STATUS_CHARS]
-        if line != self._status:
+        if line != self._status and self._send(f"STATUS={line}"):
             self._status = line
-            self._send(f"STATUS={line}")
 
     def still_loading(self) -> None:
         """Ask for more time to start, while loading goes on."""
@@ -54,10 +52,13 @@ class Notifier:
         """Say that we end, and how long running requests may still take."""
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int((min(drain_s, MAX_DRAIN_S) + EXTEND_S) * 1e6)}")
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str) -> bool:
+        """Return whether it was taken; a full queue is no reason to wait."""
         if not self._address:
-            return
+            return False
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
             out.setblocking(False)
             out.sendto(text.encode(errors="replace"), address)
+            return True
+        return False

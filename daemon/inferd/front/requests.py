@@ -124,10 +124,10 @@ class Requests:
         request.last_sent = self._loop.clock()
         if request.session.outbox:
             return
-        done, total, reason = request.done, request.total, request.reason
-        if request.state == "loading":
-            done, total, reason = request.model.load_done, request.model.load_total, request.model.detail
-        self.send(request, Progress(id=request.id, state=request.state, done=done, total=total, reason=reason))
+        model, state, done, total, reason = request.model, request.state, request.done, request.total, request.reason
+        if state in ("text", "loading") and model.card is None:  # its text is made meanwhile
+            state, done, total, reason = "loading", model.load_done, model.load_total, model.detail
+        self.send(request, Progress(id=request.id, state=state, done=done, total=total, reason=reason))
 
     def _probe(self) -> None:
         """Say something to each client that was told nothing lately: a dead one is noticed by the send."""

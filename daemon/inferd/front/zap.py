@@ -6,6 +6,7 @@ message as the property User-Id, which no peer can forge.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import zmq
@@ -29,6 +30,8 @@ class Zap:
         self.socket.set(zmq.LINGER, 0)
         self.socket.bind(ADDRESS)
         self._allowed = allowed
+        self.on_refused: Callable[[str, str], None] = lambda _address, _key: None
+        """Told the address and the key (Z85; empty without CURVE) of whom was turned away."""
 
     def answer(self) -> None:
         """Answer what waits; nothing in it can raise."""
@@ -42,11 +45,14 @@ class Zap:
     def verdict(self, frames: list[bytes]) -> list[bytes]:
         """Return the reply to one request: 200 with the key as user id, or 400."""
         request_id = frames[1] if len(frames) > 1 else b""
+        address = frames[3].decode(errors="replace") if len(frames) > 3 else ""
         if len(frames) != 7 or frames[0] != VERSION or frames[5] != b"CURVE" or len(frames[6]) != 32:
+            self.on_refused(address, "")
             return [VERSION, request_id, b"400", b"CURVE is required", b"", b""]
         key = z85.encode(frames[6])
         known = self._allowed.find(key.decode())
         if known is None or (frames[2] == ADMIN_DOMAIN and known.role != "admin"):
+            self.on_refused(address, key.decode())
             return [VERSION, request_id, b"400", b"not allowed", b"", b""]
         return [VERSION, request_id, b"200", b"OK", key, b""]
 

@@ -27,6 +27,12 @@ PROPERTIES = (
     "ActiveEnterTimestamp",
     "FragmentPath",
 )
+_EXITS = {
+    "66": "its model is not there; `inferd serve` says which (exit code 66)",
+    "75": "a daemon runs already; stop it with: inferd stop (exit code 75)",
+    "78": "a setting or folder is wrong; `inferd doctor` says which (exit code 78)",
+}
+"""Exit codes of the daemon that come before it can say more."""
 TIMEOUT_S = 300.0
 """For a start, which lasts as long as the load of a model."""
 
@@ -50,7 +56,16 @@ class Systemd:
         self._run("daemon-reload")
         self._run("enable", UNIT)
         if start:
+            self._start()
+
+    def _start(self) -> None:
+        """Start it and wait until it serves; when it does not, say what it said. Raises ServiceError."""
+        try:
             self._run("restart", UNIT)
+        except ServiceError as error:
+            found = self.state()
+            why = found.get("StatusText") or _EXITS.get(found.get("ExecMainStatus", ""), str(error))
+            raise ServiceError(f"the service is installed, but did not start: {why}") from None
 
     def uninstall(self) -> None:
         """Stop the service, so that it drains, and remove the unit. Raises ServiceError."""
