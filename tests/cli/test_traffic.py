@@ -83,7 +83,7 @@ def test_without_a_daemon_the_file_is_read(tool: Tool) -> None:
     record = Traffic("m", 5.0)
     record.ended(5.0, 10, [3], 4, "stop")
     file.make_folder(state)
-    file.write(state, [record.report()])
+    file.write(state, [file.encode(record.report())])
     assert tool("traffic", "show", "--json").json[0]["cached_tokens"] == 4
     (state / file.FILE).write_text("{")
     ran = tool("traffic", "show")

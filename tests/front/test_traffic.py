@@ -153,6 +153,19 @@ def test_a_second_daemon_does_not_touch_the_record_of_the_first(folder: Path) ->
     assert file.read(folder / "run-state")[0].lengths == ((10, 3, 1),)
 
 
+def test_models_that_rest_keep_their_record(folder: Path) -> None:
+    """Only what changed is encoded anew; the rest must still be in every file, also after a restart."""
+    running = launch(folder / "run", models=["a", "b"])
+    client = running.client()
+    client.run("x" * 10, max_tokens=3, model="a")
+    client.run("x" * 20, max_tokens=3, model="b")
+    end(running, signal.SIGTERM)
+    running = launch(folder / "run", models=["a", "b"])
+    running.client().run("x" * 20, max_tokens=3, model="b")
+    end(running, signal.SIGTERM)
+    assert {r.model: r.lengths for r in file.read(state_of(running))} == {"a": ((10, 3, 1),), "b": ((21, 3, 2),)}
+
+
 def test_clearing(folder: Path) -> None:
     running = launch(folder / "run", models=["a", "b"])
     client = running.client()

@@ -20,9 +20,10 @@ def report(name: str) -> TrafficReport:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert file.read(tmp_path) == []
-    file.write(tmp_path, [report("a"), report("b")])
+    file.write(tmp_path, map(file.encode, [report("a"), report("b")]))
     assert file.read(tmp_path) == [report("a"), report("b")]
     assert [path.name for path in tmp_path.iterdir()] == [file.FILE]
+    assert (tmp_path / file.FILE).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version":1}', b"\xff\xfe", b'{"version":1,"models":[{}]}'])
@@ -41,7 +42,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_forgetting_one_model_leaves_the_others(tmp_path: Path) -> None:
-    file.write(tmp_path, [report("a"), report("b")])
+    file.write(tmp_path, map(file.encode, [report("a"), report("b")]))
     assert file.forget(tmp_path, "a") == (report("a"),)
     assert file.read(tmp_path) == [report("b")]
     assert file.forget(tmp_path) == (report("b"),)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from inferd.traffic import file
 from inferd.traffic.record import MAX_MODELS, Traffic
 
@@ -36,7 +38,9 @@ class TrafficKeeper:
         self._loop = loop
         self._log = log
         self._wall = wall
-        self._dirty = False
+        self._changed: set[str] = set()
+        """Models whose record is newer than what was written."""
+        self._encoded: dict[str, msgspec.Raw] = {}
         self._lock = self._take_folder() if enabled else None
         self._models = self._read() if self._lock is not None else {}
         if enabled:
@@ -45,7 +49,6 @@ class TrafficKeeper:
     def arrived(self, request: Request) -> None:
         if self._counts(request):
             self._of(request.model.name).arrived(self._when(request))
-            self._dirty = True
 
     def ended(self, request: Request, how: str) -> None:
         """Note a request that is over, if it ran."""
@@ -53,7 +56,6 @@ class TrafficKeeper:
             outputs = [choice.num_ids for choice in request.choices]
             record = self._of(request.model.name)
             record.ended(self._when(request), request.num_prompt, outputs, request.cached_tokens, how)
-            self._dirty = True
 
     def reports(self, model: str = "") -> tuple[TrafficReport, ...]:
         """Return the records of one model, or of all."""
@@ -63,7 +65,7 @@ class TrafficKeeper:
         """Forget one model's record, or all, here and on disk."""
         for name in [model] if model else list(self._models):
             self._models.pop(name, None)
-        self._dirty = True
+            self._changed.add(name)
         self._write()
 
     def close(self) -> None:
@@ -80,9 +82,10 @@ class TrafficKeeper:
         return self._wall() - (self._loop.clock() - request.arrival)
 
     def _of(self, model: str) -> Traffic:
-        """Return the record of a model, as the one used last; beyond the limit the first is forgotten."""
+        """Return the record of a model, to be added to; past the limit the one used least recently goes."""
         found = self._models.pop(model, None) or Traffic(model, self._wall())
         self._models[model] = found
+        self._changed.add(model)
         while len(self._models) > MAX_MODELS:
             del self._models[next(iter(self._models))]
         return found
@@ -118,10 +121,16 @@ class TrafficKeeper:
         self._loop.after(WRITE_S, self._tick)
 
     def _write(self) -> None:
-        if not self._dirty or self._lock is None:
+        """Write what is new; only changed records are encoded, so that this takes no longer than one may wait."""
+        if not self._changed or self._lock is None:
             return
-        self._dirty = False
+        self._encoded = {name: self._encode(name) for name in self._models}
+        self._changed.clear()
         try:
-            file.write(self._folder, self.reports())
+            file.write(self._folder, self._encoded.values())
         except OSError as error:
             self._log.warning("the traffic record could not be written", why=str(error))
+
+    def _encode(self, name: str) -> msgspec.Raw:
+        known = None if name in self._changed else self._encoded.get(name)
+        return known or file.encode(self._models[name].report())

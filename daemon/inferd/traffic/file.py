@@ -32,13 +32,20 @@ def read(folder: Path) -> list[TrafficReport]:
     return found.models
 
 
-def write(folder: Path, reports: Iterable[TrafficReport]) -> None:
-    """Put the record in place at once: a reader, or a daemon that is killed, sees the old or the new one.
+def encode(report: TrafficReport) -> msgspec.Raw:
+    """Return one model's record as it is in the file; of those that did not change it can be kept."""
+    return msgspec.Raw(msgspec.json.encode(report))
+
+
+def write(folder: Path, encoded: Iterable[msgspec.Raw]) -> None:
+    """Put the records in place at once: a reader, or a daemon that is killed, sees the old or the new file.
 
     It is not forced to the disk: the end of a process loses nothing, that of the machine the last seconds.
+    Raises OSError.
     """
     part = folder / f"{FILE}.part"
-    part.write_bytes(msgspec.json.encode(TrafficFile(VERSION, list(reports))))
+    part.touch(mode=0o600)
+    part.write_bytes(msgspec.json.encode({"version": VERSION, "models": list(encoded)}))
     part.replace(folder / FILE)
 
 
@@ -50,7 +57,7 @@ def forget(folder: Path, model: str = "") -> tuple[TrafficReport, ...]:
         found, model = [], ""
     kept = [report for report in found if model not in ("", report.model)]
     if kept:
-        write(folder, kept)
+        write(folder, map(encode, kept))
     else:
         (folder / FILE).unlink(missing_ok=True)
     return tuple(report for report in found if report not in kept)
