@@ -117,6 +117,20 @@ def test_use_and_cost_say_where_they_come_from() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("cost", "wanted"),
+    [
+        (CostStatus(), "power n/a cost n/a"),
+        (CostStatus(source="estimated", watts=20.0), "power 20W cost n/a"),
+        (CostStatus(source="estimated", watts=20.0, output_tokens=9), "power 20W cost n/a: no token was in time"),
+        (CostStatus(watts=20.0, output_tokens=9, good_tokens=9), "power 20W cost n/a"),
+    ],
+)
+def test_why_there_is_no_cost(cost: CostStatus, wanted: str) -> None:
+    frame = Frame(status=StatusReply(cost=cost), history=History())
+    assert Throughput().lines(frame, 60, 9)[6].plain == wanted
+
+
 def test_eight_devices_fit_in_what_there_is() -> None:
     devices = tuple(DeviceStatus(name=f"cuda:{i}", total_bytes=80 << 30, free_bytes=1 << 30) for i in range(8))
     lines = [line.plain for line in Memory().lines(frame(*devices), 40, 5)]

@@ -44,9 +44,10 @@ def _use(status: StatusReply) -> str:
 
 def _power(cost: CostStatus) -> str:
     watts = NA if cost.watts is None else f"{cost.watts:.0f}W"
-    price = NA if cost.per_million is None else f"{money(cost.per_million, cost.currency)}/M"
-    source = "" if cost.source == "n/a" else f" {cost.source}"
-    return f"power {watts} cost {price}{source}"
+    if cost.per_million is not None:
+        return f"power {watts} cost {money(cost.per_million, cost.currency)}/M {cost.source}"
+    late = cost.source != "n/a" and cost.output_tokens and not cost.good_tokens
+    return f"power {watts} cost {NA}{': no token was in time' if late else ''}"
 
 
 def _parts(cost: CostStatus) -> str:
