@@ -32,6 +32,7 @@ COMMANDS = {
     "render": Lazy(f"{_HERE}.render:render", "Show what a chat becomes through the template."),
     "tokenize": Lazy(f"{_HERE}.render:tokenize", "Show the token ids of a text."),
     "bench": Lazy(f"{_HERE}.bench:bench", "Measure what this machine does."),
+    "tune": Lazy(f"{_HERE}.tune:tune", "Fit the GPU kernels to this machine."),
     "traffic": Lazy(f"{_HERE}.traffic:traffic", "Show how long requests are and when they come."),
     "plugins": Lazy(f"{_HERE}.plugins:plugins", "List, check, enable and disable plugins."),
     "service": Lazy(f"{_HERE}.service:service", "Run the daemon under systemd."),

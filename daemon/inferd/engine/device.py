@@ -32,3 +32,9 @@ def device_memory(device: str) -> DeviceMemory:
         return DeviceMemory()
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(total, free, torch.cuda.memory_reserved(device))
+
+
+def is_there(device: str) -> bool:
+    """Say whether torch sees this CUDA device."""
+    index = int(device.partition(":")[2] or 0)
+    return device.startswith("cuda") and torch.cuda.is_available() and index < torch.cuda.device_count()

@@ -1,0 +1,100 @@
+"""The engine on the GPU against the engine on the CPU: tiny float32 models, every lever, the same ids."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferd.config.schema import Config, Engine, Plugins
+from inferd.engine.build import build_engine
+from inferd.engine.offline import run as run_requests
+from inferd.engine.settings import WorkerSettings
+from inferd.link import Submit
+from inferd_client.protocol import SamplingParams
+from tests.gpu.bench import Bench
+from tests.tiny import tiny_gguf, tiny_llama, tiny_qwen2
+
+PROMPTS = [list(range(60, 99)), [7, 8, 9, 10, 7, 8, 9, 10, 7, 8], list(range(60, 80)), [5], list(range(100, 190))]
+SAMPLINGS: dict[str, Any] = {
+    "greedy": {"temperature": 0.0},
+    "filtered": {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
+    "penalised": {"temperature": 0.7, "presence_penalty": 0.5, "logit_bias": {9: 2.0}},
+}
+LEVERS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "graphs": ({}, {}),
+    "eager": ({"graphs": False}, {}),
+    "drafts": ({}, {"draft": "ngram"}),
+    "chunks and preemption": ({"chunk": 16, "kv_blocks": 12}, {}),
+    "no prefix cache": ({"prefix_cache": False}, {"kv": "contiguous"}),
+    "block of 64": ({"block_size": 64, "kv_blocks": 16}, {}),
+    "torch attention": ({}, {"attention": "torch"}),
+}
+"""Engine settings and plugins; ids must not depend on any of them."""
+
+
+def run(bench: Bench) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models = {
+            "llama": tiny_llama(folder / "llama", rope_theta=50.0),
+            "qwen2": tiny_qwen2(folder / "qwen2", heads=6, kv_heads=3, head_dim=16),
+            "q4": tiny_gguf(folder / "q4", quant="Q4_0", hidden=256, inner=256, heads=4, kv_heads=2) / "model.gguf",
+        }
+        for model, path in models.items():
+            want = answers(path, "cpu", {"linear": "torch"}, {"attention": "reference", "draft": "none"})
+            for lever, (engine, plugins) in list(LEVERS.items())[: bench.size(99, 1)]:
+                if bench.time_left < 0:
+                    break
+                rows.append(
+                    compared(f"{model}: {lever}", want, lambda p=path, e=engine, g=plugins: gpu(bench, p, e, g))
+                )
+        rows.append(int8(bench, models["llama"]))
+    return {"rows": rows, "failed": [row["case"] for row in rows if not row["ok"]]}
+
+
+def gpu(bench: Bench, path: Path, engine: dict[str, Any], plugins: dict[str, str]) -> dict[str, list[int]]:
+    return answers(path, bench.device, engine, {"attention": "triton", "draft": "none"} | plugins)
+
+
+def compared(case: str, want: dict[str, list[int]], run: Callable[[], dict[str, list[int]]]) -> dict[str, Any]:
+    try:
+        got = run()
+    except Exception as error:
+        return {"case": case, "value": f"{type(error).__name__}: {error}"[:300], "ok": False}
+    same = sum(got[key] == want[key] for key in want)
+    return {"case": case, "value": f"{same} of {len(want)} equal", "ok": same == len(want)}
+
+
+def int8(bench: Bench, path: Path) -> dict[str, Any]:
+    """With int8 KV the ids must not depend on graphs either."""
+    engine = {"kv_format": "int8"}
+    want = gpu(bench, path, engine | {"graphs": False}, {})
+    return compared("llama: int8 KV, graphs against eager", want, lambda: gpu(bench, path, engine, {}))
+
+
+def answers(path: Path, device: str, engine: dict[str, Any], plugins: dict[str, str]) -> dict[str, list[int]]:
+    """Return the ids of every prompt with every sampling, all in one run."""
+    sizes = {"block_size": 16, "kv_blocks": 64, "max_context": 128, "max_sequences": 6, "chunk": 64, "threads": 1}
+    config = Config(
+        engine=msgspec.convert(sizes | {"device": device, "dtype": "fp32"} | engine, Engine),
+        plugins=msgspec.convert(plugins, Plugins),
+    )
+    built, _card = build_engine(WorkerSettings(name="tiny", path=str(path), config=config))
+    requests = [
+        Submit(
+            key=f"{name} {i}",
+            client="c",
+            prompt=prompt,
+            sampling=SamplingParams(seed=7, max_tokens=12, **sampling),
+        )
+        for name, sampling in SAMPLINGS.items()
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    results = run_requests(built, requests)
+    built.close()
+    return {key: result.ids for (key, _), result in results.items()}
