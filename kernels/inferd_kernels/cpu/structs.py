@@ -174,6 +174,16 @@ class AddArgs(Structure):
     ]
 
 
+class ProbeArgs(Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("bytes", c_int64),
+        ("turns", c_int64),
+        ("out", c_void_p),
+        ("kind", c_int32),
+    ]
+
+
 class PackArgs(Structure):
     _fields_ = [
         ("codes", c_void_p),

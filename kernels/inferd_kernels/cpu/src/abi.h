@@ -181,6 +181,16 @@ struct add_args {
     int32_t columns;
 };
 
+enum probe { PROBE_READ, PROBE_CODES, PROBE_PAIRS, PROBE_FLOATS };
+
+/* Measure the machine: every thread does `turns` of it. CODES, PAIRS, FLOATS: 12 products a turn, of 64, 32, 16 numbers. */
+struct probe_args {
+    const void *data;
+    int64_t bytes, turns;
+    float *out; /* one for each thread */
+    int32_t kind;
+};
+
 /* Repack planes of a PackedWeight into the layout of gemm.h. */
 struct pack_args {
     const uint8_t *codes;

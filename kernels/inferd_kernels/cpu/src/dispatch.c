@@ -69,7 +69,8 @@ const struct op *inferd_op(const char *name) {
         const struct op *op;
     } table[] = {{"quantize", &k->quantize}, {"gemm", &k->gemm},     {"embed", &k->embed},   {"gather", &k->gather},
                  {"write", &k->write},       {"plan", &k->plan},     {"attend", &k->attend}, {"argmax", &k->argmax},
-                 {"head", &k->head},         {"choose", &k->choose}, {"add", &k->add},       {"pack", &pack_op}};
+                 {"head", &k->head},         {"choose", &k->choose}, {"add", &k->add},       {"pack", &pack_op},
+                 {"probe", &k->probe}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].name, name)) return table[i].op;
     return NULL;

@@ -7,7 +7,7 @@
 
 struct kernels {
     const char *name;
-    struct op quantize, gemm, embed, gather, write, plan, attend, head, choose, argmax, add;
+    struct op quantize, gemm, embed, gather, write, plan, attend, head, choose, argmax, add, probe;
 };
 
 struct worker {

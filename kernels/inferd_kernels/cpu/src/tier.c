@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "noise.h"
 #include "head.h"
+#include "probe.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -27,4 +28,5 @@ const struct kernels JOIN(kernels_, TIER) = {
     .choose = {choose_chunks, choose_run},
     .argmax = {argmax_chunks, argmax_run},
     .add = {add_chunks, add_run},
+    .probe = {probe_chunks, probe_run},
 };
