@@ -46,6 +46,7 @@ RULES = {
     "inferd.plugin.conformance": rule("torch msgspec", "inferd.plugin inferd_kernels.reference"),
     "inferd.config": rule("msgspec tomlkit", "inferd.plugin.types inferd_client.endpoints"),
     "inferd.cli": rule("click rich msgspec", "inferd inferd_client inferd_tui inferd_gateway"),
+    "inferd.bench.render": rule("matplotlib", "inferd"),
     "inferd.bench.serve": rule("msgspec numpy matplotlib", "inferd inferd_client inferd_tui"),
     "inferd.front": rule("zmq msgspec psutil structlog prometheus_client", DAEMON),
     "inferd.doctor": rule("zmq msgspec psutil torch", "inferd inferd_client inferd_kernels"),

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from inferd.bench.lines import LineChild
 from inferd.bench.workloads import prompts
 from tests.bench.peers.contestant import (
     BATCHES,
@@ -18,7 +19,6 @@ from tests.bench.peers.contestant import (
     Contestant,
     Part,
 )
-from tests.bench.peers.lines import LineChild
 from tests.bench.peers.trace import VOCAB
 
 CHILD = Path(__file__).with_name("openvino_child.py")

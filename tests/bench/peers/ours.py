@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import tomlkit
 
+from inferd.bench.lines import LineChild
 from inferd.bench.memory import peak_bytes
 from inferd.bench.workloads import prompts
 from inferd.config.layers import load_config, parse_setting
@@ -32,7 +33,6 @@ from tests.bench.peers.contestant import (
     Contestant,
     Part,
 )
-from tests.bench.peers.lines import LineChild
 from tests.bench.peers.trace import VOCAB, play, summary
 
 SETTLE_S = 5.0

@@ -16,14 +16,18 @@ class LineChild:
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        self._ready = False
+        self._ready: dict[str, Any] | None = None
+
+    def ready(self) -> dict[str, Any]:
+        """Wait for the first line, which says that it is ready, and return it. Raises RuntimeError."""
+        if self._ready is None:
+            self._ready = self._read()
+        return self._ready
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Send a question and return its answer. Raises RuntimeError with what the child complained of."""
         assert self._process.stdin is not None
-        if not self._ready:
-            self._read()
-            self._ready = True
+        self.ready()
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         return self._read()
