@@ -250,6 +250,21 @@ class TestCancel:
         assert client.finish(request).reason == "cancelled"
         assert client.call(p.Cancel(id="late", request=request)).detail == "not running"
 
+    def test_that_overtakes_its_request_ends_it(self, client: Raw) -> None:
+        assert client.call(p.Cancel(id="c", request="early")).detail == "not running"
+        client.generate("abc", id="early", ignore_eos=True, n=2)
+        done = client.finish("early")
+        assert isinstance(done, p.Done)
+        assert [(f.choice, f.reason) for f in done.finish] == [(0, "cancelled"), (1, "cancelled")]
+        assert done.usage.completion_tokens == 0
+
+    def test_that_comes_late_does_not_touch_the_next_request_of_its_id(self, client: Raw) -> None:
+        for _ in range(2):
+            client.inbox.clear()
+            client.generate("abc", id="again", max_tokens=2)
+            assert client.finish("again").reason in ("length", "stop")
+            assert client.call(p.Cancel(id="late", request="again")).detail == "not running"
+
     def test_of_another_client_does_nothing(self, served: Daemon, client: Raw) -> None:
         request = client.generate("abc", ignore_eos=True, max_tokens=40)
         client.until(request, p.Tokens)

@@ -67,7 +67,10 @@ class Intake:
         request = self._requests.open(session, message, model)
         if message.keep_alive_s is not None:
             model.keep_alive_s = message.keep_alive_s
-        self._begin_grammar(request)
+        if session.early.take(message.id, self._loop.clock()):
+            self._requests.cancel_request(request)
+        else:
+            self._begin_grammar(request)
 
     def _check_room(self, session: Session) -> None:
         full = None

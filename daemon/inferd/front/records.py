@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from inferd.front.early import EarlyCancels
 from inferd.front.outbox import Outbox, Stream
 from inferd.metrics import TokenClock
 from inferd_client.protocol import Finish, Usage
@@ -50,6 +51,7 @@ class Session:
     last_sent: float = 0.0
     requests: dict[str, Request] = field(default_factory=dict)
     outbox: Outbox = field(default_factory=Outbox)
+    early: EarlyCancels = field(default_factory=EarlyCancels)
 
     @property
     def name(self) -> str:

@@ -167,6 +167,8 @@ class Requests:
         found = [s.requests[request_id] for s in sessions if request_id in s.requests]
         for request in found:
             self.cancel_request(request)
+        if not found and not anywhere:
+            session.early.note(request_id, self._loop.clock())
         return "cancelled" if found else "not running"
 
     def cancel_request(self, request: Request) -> None:
@@ -242,6 +244,7 @@ class Requests:
         del self.live[request.key]
         self.budget.give(request.weight)
         del request.session.requests[request.id]
+        request.session.early.ended(request.id)
         model = request.model
         del model.requests[request.key]
         if request.submitted:
