@@ -90,6 +90,17 @@ def test_one_gpu_lost_leaves_the_other() -> None:
     assert nvml.num_inits == 1
 
 
+def test_a_driver_under_which_no_gpu_is_left_is_started_anew() -> None:
+    nvml = FakeNvml(FakeGpu())
+    reads = reader(nvml)
+    reads.read()
+    nvml.gpus[0].uuid = error("UNINITIALIZED")  # type: ignore[assignment]
+    assert reads.read().gpus[0].problem == "Uninitialized"
+    nvml.gpus[0].uuid = "GPU-0"
+    assert reads.read().gpus[0].problem == ""
+    assert (nvml.num_inits, nvml.num_shutdowns) == (2, 1)
+
+
 @pytest.mark.parametrize("name", ["UNINITIALIZED", "UNKNOWN", "DRIVER_NOT_LOADED", "GPU_IS_LOST"])
 def test_the_driver_goes_in_mid_run_and_comes_back(name: str) -> None:
     nvml = FakeNvml(FakeGpu())

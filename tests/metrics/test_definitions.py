@@ -113,10 +113,11 @@ def test_speculation(seed: int, wrong: float, most: int) -> None:
 @given(st.integers(0, 10**6))
 def test_preemption_keeps_the_first_times(seed: int) -> None:
     rng = random.Random(seed)
-    watched = Watched(Rig(blocks=16, batch=4))
+    watched = Watched(Rig(blocks=16, batch=4, chunk=4, budget=8))
     for i in range(4):
-        watched.submit(f"r{i}", [rng.randrange(90) for _ in range(9)], 14 + 4 * i)
-        watched.step(0.1)
+        watched.submit(f"r{i}", [rng.randrange(90) for _ in range(rng.randint(9, 30))], 14 + 4 * i)
+        for _ in range(rng.randint(1, 6)):
+            watched.step(0.1)
     watched.run(rng)
     assert watched.metrics.counters["inferd_num_preemptions_total"] > 0
     assert any(result.preemptions for result in watched.rig.results.values())
