@@ -91,6 +91,15 @@ class TestFolders:
         assert bad(folders.check(what(tmp_path))) == []
         assert list(tmp_path.iterdir()) == []
 
+    def test_what_the_caches_take(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+        (tmp_path / "cache" / "deep").mkdir(parents=True)
+        (tmp_path / "cache" / "deep" / "file").write_bytes(b"x" * 1000)
+        assert folders.size_of(tmp_path / "cache") >= 1000
+        assert any(f"{tmp_path / 'cache'} holds" in f.text for f in folders.check(what(tmp_path)))
+        monkeypatch.setattr(folders, "BIG_CACHE", 100)
+        assert f"rm -r {tmp_path / 'cache'}" in bad(folders.check(what(tmp_path)))[0].remedy
+
     def test_a_file_where_a_folder_should_be(self, tmp_path: Path) -> None:
         (tmp_path / "cache").touch()
         assert [f.topic for f in bad(folders.check(what(tmp_path)))] == ["cache"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from inferd.doctor.checks import Examined
 
 LOW_DISK = 2 * GIB
+BIG_CACHE = 50 * GIB
+MAX_FILES = 100_000
 
 
 def check_config(what: Examined) -> Iterator[Finding]:
@@ -33,6 +37,7 @@ def check(what: Examined) -> Iterator[Finding]:
     for name in ("models", "cache", "state"):
         yield _check_writable(name, getattr(what.paths, name))
     yield from _check_disk(what.paths.models)
+    yield from _check_caches(what)
     if what.config.daemon.tcp:
         yield _check_keys(what)
 
@@ -69,6 +74,26 @@ def _check_disk(folder: Path) -> Iterator[Finding]:
         yield warning("models", f"{gib(free)} are free on the disk of {there}", "make room, or set paths.models")
     else:
         yield ok("models", f"{gib(free)} are free on their disk")
+
+
+def _check_caches(what: Examined) -> Iterator[Finding]:
+    """Say what the caches take: repacked weights and measurements of ours, kernels that Triton compiled."""
+    triton = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    for topic, folder in (("cache", what.paths.cache), ("cache", triton)):
+        size = size_of(folder)
+        if size > BIG_CACHE:
+            yield warning(topic, f"{folder} holds {gib(size)}", f"it may be deleted at any time: rm -r {folder}")
+        elif size:
+            yield ok(topic, f"{folder} holds {gib(size)}")
+
+
+def size_of(folder: Path) -> int:
+    """Add up the files under a folder; of a huge one, the first hundred thousand."""
+    total = 0
+    for path in islice(folder.rglob("*"), MAX_FILES):
+        with suppress(OSError):
+            total += path.lstat().st_size
+    return total
 
 
 def _check_keys(what: Examined) -> Finding:
