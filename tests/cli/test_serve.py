@@ -136,6 +136,22 @@ def test_the_conformance_kit_runs_from_the_command(tool: Tool) -> None:
     assert len(ran.json["results"]) > 3
 
 
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (["--kv-format", "fp8"], "bf16, fp16, fp32, int8"),
+        (["--kv-format", "int8", "--attention", "torch"], "bf16, fp16, fp32"),
+    ],
+)
+def test_a_kv_format_that_nothing_here_keeps_is_refused_before_anything_starts(
+    tool: Tool, options: list[str], remedy: str
+) -> None:
+    ran = tool("serve", "--device", "cpu", *options)
+    assert ran.code == Exit.CONFIG
+    assert "engine.kv_format" in ran.err
+    assert f"one of {remedy}" in " ".join(ran.err.split())
+
+
 def test_a_plugin_that_is_not_there_is_refused_before_anything_starts(tool: Tool) -> None:
     ran = tool("serve", "--attention", "tosch")
     assert ran.code == Exit.CONFIG

@@ -145,6 +145,7 @@ def _check_vocabulary(vocabulary: Vocabulary, spec: ModelSpec) -> None:
 
 def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelCard:
     resolution, shape = assembly.resolution, assembly.shape
+    rounding = _rounding(assembly, loaded)
     return ModelCard(
         architecture=assembly.checkpoint.architecture_name,
         dtype=assembly.dtype,
@@ -158,8 +159,8 @@ def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelC
         manifest=manifest(resolution),
         rejected=tuple((r.kind, r.name, r.why) for r in resolution.rejected),
         plugin_table=tuple(PluginInfo(**row._asdict()) for row in resolution.listing),
-        exactness="approximate" if loaded.rounds_activations else resolution.exactness.level,
-        exactness_by=_lowered_by(resolution, loaded.rounds_activations),
+        exactness="approximate" if rounding else resolution.exactness.level,
+        exactness_by=_lowered_by(resolution, rounding),
         eager_because=loaded.eager_because,
         shape={name: getattr(shape, name) for name in SIZES},
         shape_origin=dict(shape.origin),
@@ -172,9 +173,16 @@ def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelC
     )
 
 
-def _lowered_by(resolution: Resolution, rounds_activations: bool) -> str:
-    """Name what keeps the output from being exact: plugins, or kernels that round their input."""
+def _rounding(assembly: Assembly, loaded: _Loaded) -> list[str]:
+    """Name the settings by which numbers are kept or multiplied with less precision than they are computed in."""
+    found = ["engine.linear (activations rounded to integers)"] if loaded.rounds_activations else []
+    kept = {layout.format for layout in assembly.layouts} - {"fp32", assembly.dtype}
+    return found + [f"engine.kv_format (keys and values kept as {format})" for format in sorted(kept)]
+
+
+def _lowered_by(resolution: Resolution, rounding: list[str]) -> str:
+    """Name what keeps the output from being exact: plugins, or what rounds."""
     level, by = resolution.exactness
-    if not rounds_activations:
+    if not rounding:
         return ", ".join(by)
-    return ", ".join([*(by if level == "approximate" else ()), "engine.linear (activations rounded to integers)"])
+    return ", ".join([*(by if level == "approximate" else ()), *rounding])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inferd_kernels.cpu.program import RowCount, empty, launch, recording
-from inferd_kernels.cpu.structs import NUMBERS, AttendArgs, WriteArgs
+from inferd_kernels.cpu.structs import KV_NUMBERS, AttendArgs, WriteArgs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,8 +52,10 @@ def write(layer: Any, x: Any, kv: Mapping[str, torch.Tensor], inputs: Any) -> to
         width=spec.head_dim,
         rope=0 if layer.cos is None else layer.cos.shape[1],
         block_size=kv["v_rows"].shape[1],
-        number=NUMBERS[kv["v_rows"].dtype],
+        number=KV_NUMBERS[kv["v_rows"].dtype],
         eps=layer.norm_eps,
+        k_scales=_address(kv.get("k_columns_scale")),
+        v_scales=_address(kv.get("v_rows_scale")),
     )
     launch("write", args, layer, kv, positions, slots)
     return out
@@ -73,6 +75,7 @@ class AttentionPlan:
         args = self._cut(layer, kv)
         args.q, args.out = q.data_ptr(), out.data_ptr()
         args.k_cache, args.v_cache = kv["k_columns"].data_ptr(), kv["v_rows"].data_ptr()
+        args.k_scales, args.v_scales = _address(kv.get("k_columns_scale")), _address(kv.get("v_rows_scale"))
         args.scale = layer.spec.scale
         launch("attend", args, kv, self)
         return out
@@ -112,7 +115,7 @@ class AttentionPlan:
             kv_heads=spec.kv_heads,
             width=spec.head_dim,
             block_size=kv["v_rows"].shape[1],
-            number=NUMBERS[kv["v_rows"].dtype],
+            number=KV_NUMBERS[kv["v_rows"].dtype],
             window=spec.window or 0,
             task_base=bases.data_ptr(),
         )

@@ -14,6 +14,8 @@ MARKS = 64
 SOURCE_PLAIN, SOURCE_NORM, SOURCE_SILU = range(3)
 NUMBERS = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 """`enum number` by dtype."""
+KV_NUMBERS = {**NUMBERS, torch.int8: 3}
+"""The same of a KV cache."""
 
 
 class Int8RowsStruct(Structure):
@@ -108,6 +110,8 @@ class WriteArgs(Structure):
         ("block_size", c_int32),
         ("number", c_int32),
         ("eps", c_float),
+        ("k_scales", c_void_p),
+        ("v_scales", c_void_p),
     ]
 
 
@@ -133,6 +137,8 @@ class AttendArgs(Structure):
         ("window", c_int32),
         ("scale", c_float),
         ("task_base", c_void_p),
+        ("k_scales", c_void_p),
+        ("v_scales", c_void_p),
     ]
 
 

@@ -6,6 +6,7 @@ from inferd.plugin.contracts import Capabilities, Effect, PluginSpec
 from inferd.plugin.types import KVFormat
 
 FLOAT_FORMATS: frozenset[KVFormat] = frozenset({"fp32", "bf16", "fp16"})
+CPU_FORMATS: frozenset[KVFormat] = FLOAT_FORMATS | {"int8"}
 
 PLUGINS: tuple[PluginSpec, ...] = (
     PluginSpec(
@@ -46,7 +47,7 @@ PLUGINS: tuple[PluginSpec, ...] = (
         kind="attention",
         target="inferd_plugins.attention.cpu:CpuAttention",
         capabilities=Capabilities(
-            devices=frozenset({"cpu"}), dtypes=frozenset({"fp32"}), kv_formats=FLOAT_FORMATS, capture_safe=True
+            devices=frozenset({"cpu"}), dtypes=frozenset({"fp32"}), kv_formats=CPU_FORMATS, capture_safe=True
         ),
         exactness="bit",
         effects=(

@@ -31,9 +31,12 @@ class Cache:
         self.backend = CpuAttention()
         self.layout = self.backend.kv_layout(KVGroup((0,), planes, window), format, block_size)
         self.blocks = -(-LENGTH // block_size)
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[format]
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}[format]
         shape = (4 * self.blocks, block_size, KV_HEADS, WIDTH)
-        self.kv = {plane.name: torch.full(shape, float("nan")).to(dtype) for plane in self.layout.group.planes}
+        poison = -77 if format == "int8" else float("nan")
+        self.kv = {plane.name: torch.full(shape, poison, dtype=dtype) for plane in self.layout.group.planes}
+        for plane in self.layout.scales:
+            self.kv[plane.name] = torch.full((4 * self.blocks, block_size, plane.heads, 1), float("nan"))
         self.layer = AttentionLayer(0, 0, Gqa(HEADS, KV_HEADS, WIDTH, scale=0.125, window=window), None, None)
         generator = torch.Generator().manual_seed(3)
         self.x = [torch.randn(LENGTH, heads, WIDTH, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS)]
@@ -63,7 +66,10 @@ class Cache:
         return list(self.backend.attend(self.layer, q, self.kv, plan).split(lens))
 
 
-@pytest.mark.parametrize(("block_size", "format"), [(16, "fp32"), (32, "fp32"), (5, "fp32"), (16, "bf16"), (5, "bf16")])
+@pytest.mark.parametrize(
+    ("block_size", "format"),
+    [(16, "fp32"), (32, "fp32"), (5, "fp32"), (16, "bf16"), (5, "bf16"), (16, "int8"), (5, "int8")],
+)
 @pytest.mark.parametrize("window", [None, 270])
 def test_a_row_has_the_same_bits_in_any_step(
     tier: str, block_size: int, format: KVFormat, window: int | None, library: Library
@@ -97,3 +103,23 @@ def test_the_last_thread_merges_what_all_left(library: Library) -> None:
     for _ in range(200):
         for got in cache.step((0, 599, 1), (1, 599, 1)):
             assert torch.equal(got, want)
+
+
+def test_int8_keeps_a_scale_for_each_token_and_head(tier: str) -> None:
+    """Rows of very different size lose nothing to each other; zeros and what is not finite keep their meaning."""
+    cache = Cache(16, "int8", None)
+    x = cache.x[2]
+    for token in range(LENGTH):
+        x[token] *= 10.0 ** (token % 7 - 3)
+    x[5] = 0
+    cache.step((0, 0, LENGTH))
+    stored = cache.kv["v_rows"][: cache.blocks].view(cache.blocks, KV_HEADS, 16, WIDTH)  # as the kernels lay it out
+    scales = cache.kv["v_rows_scale"][: cache.blocks].view(cache.blocks, KV_HEADS, 16, 1)
+    back = (stored * scales).transpose(1, 2).reshape(-1, KV_HEADS, WIDTH)[:LENGTH]
+    peak = x.abs().amax(-1, keepdim=True)
+    assert bool(((back - x).abs() <= peak / 127 * 0.501).all())
+    assert bool((back[5] == 0).all())
+    x[9, 1, 3] = float("nan")
+    got = cache.step((1, 0, 20))[0]
+    assert bool(got[9:, HEADS // KV_HEADS :].isnan().all())
+    assert bool(got[9:, : HEADS // KV_HEADS].isfinite().all())

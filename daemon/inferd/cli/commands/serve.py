@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -14,6 +15,11 @@ from inferd.config.permissions import check_config_files
 
 if TYPE_CHECKING:
     from inferd.config.schema import Config
+    from inferd.plugin.manager import PluginManager
+
+
+NVIDIA = Path("/dev/nvidiactl")
+"""Is there where `auto` will find a GPU; whether torch sees it too is the worker's matter."""
 
 
 class Override(NamedTuple):
@@ -103,3 +109,22 @@ def _check_pins(config: Config) -> None:
                 manager.find(kind, name)
         except UnknownPluginError as error:
             raise ConfigError(f"plugins.{kind}: {error}") from None
+    _check_kv_format(config, manager)
+
+
+def _check_kv_format(config: Config, manager: PluginManager) -> None:
+    """Refuse a KV format that no attention plugin keeps on the device that will be used. Raises ConfigError."""
+    wanted, pin = config.engine.kv_format, config.plugins.attention
+    device = config.engine.device.partition(":")[0]
+    if device == "auto":
+        device = "cuda" if NVIDIA.exists() else "cpu"
+    known: set[str] = set()
+    for spec in manager.specs("attention"):
+        can = spec.capabilities
+        if pin in ("", spec.name) and (not can.devices or device in can.devices):
+            known |= can.kv_formats or {wanted}
+    if wanted != "auto" and wanted not in known:
+        raise ConfigError(
+            f"engine.kv_format: attention plugin {pin or 'of any name'} does not keep KV as {wanted} on {device}; "
+            f"use auto or one of {', '.join(sorted(known))}"
+        )

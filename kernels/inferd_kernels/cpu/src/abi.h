@@ -58,7 +58,7 @@ struct quant_args {
     int32_t deferred; /* rows up to here are left to the multiplications that read them */
 };
 
-enum number { NUMBER_F16, NUMBER_BF16, NUMBER_F32 };
+enum number { NUMBER_F16, NUMBER_BF16, NUMBER_F32, NUMBER_I8 }; /* I8: in the KV cache only, with scales */
 
 /* y = rows * weights^T (+ bias) (+ residual), from packed weights (layout in gemm.h). */
 struct gemm_args {
@@ -112,6 +112,7 @@ struct write_args {
     void *k_cache, *v_cache;
     int32_t heads, kv_heads, width, rope, block_size, number;
     float eps;
+    float *k_scales, *v_scales; /* of int8: [blocks][kv_heads][block_size] */
 };
 
 /* Paged attention. k_cache [blocks][kv_heads][width][block_size] (bf16: [width / 2][block_size][2]), v_cache
@@ -129,6 +130,7 @@ struct attend_args {
     int32_t heads, kv_heads, width, block_size, number, window;
     float scale;
     int32_t *task_base; /* [sequences * 2 + 2], filled by `plan` */
+    const float *k_scales, *v_scales;
 };
 
 /* What the sequence of an executor slot asks of the choice of its tokens. */

@@ -46,6 +46,12 @@ INLINE int64_t key_index(const struct attend_args *a, int64_t d, int64_t offset)
     return d * a->block_size + offset;
 }
 
+/* Scales of a block's keys or values, from a key on; null where numbers need none. */
+INLINE const float *scales_of(const struct scan *s, const float *scales, int64_t key) {
+    const struct attend_args *a = s->a;
+    return a->number == NUMBER_I8 ? scales + plane_of(s, key) / a->width + key % a->block_size : NULL;
+}
+
 /* Copy up to 32 keys and values as floats, keys transposed. Blocks of any size and format. */
 static void stage(struct scan *s, int64_t start, int64_t count) {
     const struct attend_args *a = s->a;
@@ -53,25 +59,34 @@ static void stage(struct scan *s, int64_t start, int64_t count) {
     for (int64_t key = 0; key < count;) {
         int64_t offset = (start + key) % size, run = size - offset < count - key ? size - offset : count - key;
         int64_t plane = plane_of(s, start + key);
+        const float *k_scales = scales_of(s, a->k_scales, start + key), *v_scales = scales_of(s, a->v_scales, start + key);
         for (int64_t d = 0; d < width; d++)
-            for (int64_t i = 0; i < run; i++)
-                s->keys[d * TILE_KEYS + key + i] = number_at(a->k_cache, plane + key_index(a, d, offset + i), a->number);
+            for (int64_t i = 0; i < run; i++) {
+                float x = number_at(a->k_cache, plane + key_index(a, d, offset + i), a->number);
+                s->keys[d * TILE_KEYS + key + i] = k_scales ? x * k_scales[i] : x;
+            }
         for (int64_t i = 0; i < run; i++) {
             float *value = s->values + (key + i) * s->padded;
             for (int64_t d = 0; d < width; d++) value[d] = number_at(a->v_cache, plane + (offset + i) * width + d, a->number);
+            for (int64_t d = 0; v_scales && d < width; d++) value[d] *= v_scales[i];
             for (int64_t d = width; d < s->padded; d++) value[d] = 0;
         }
         key += run;
     }
 }
 
-/* The same for whole sixteens of two-byte numbers. */
+/* The same for whole sixteens of one- and two-byte numbers. */
 static void stage_wide(struct scan *s, int64_t start, int64_t count) {
     const struct attend_args *a = s->a;
     const int64_t width = a->width, size = a->block_size;
     for (int64_t key = 0; key < count; key += 16) {
         int64_t offset = (start + key) % size, plane = plane_of(s, start + key);
-        if (a->number == NUMBER_BF16)
+        const float *k_scales = scales_of(s, a->k_scales, start + key), *v_scales = scales_of(s, a->v_scales, start + key);
+        if (k_scales)
+            for (int64_t d = 0; d < width; d++)
+                vf_store(s->keys + d * TILE_KEYS + key,
+                         vf_mul(vf_i8((const int8_t *)a->k_cache + plane + d * size + offset), vf_load(k_scales)));
+        else if (a->number == NUMBER_BF16)
             for (int64_t d = 0; d < width; d += 2) {
                 const uint16_t *pairs = (const uint16_t *)a->k_cache + plane + d * size + offset * 2;
                 vf_store(s->keys + d * TILE_KEYS + key, vf_even_bf16(pairs));
@@ -83,6 +98,10 @@ static void stage_wide(struct scan *s, int64_t start, int64_t count) {
         int64_t run = count - key < 16 ? count - key : 16;
         for (int64_t i = 0; i < run * width; i += 16)
             vf_store(s->values + key * width + i, vf_number(a->v_cache, plane + offset * width + i, a->number));
+        for (int64_t i = 0; v_scales && i < run * width; i += 16) {
+            float *value = s->values + key * width + i;
+            vf_store(value, vf_mul(vf_load(value), vf_set(v_scales[i / width])));
+        }
     }
 }
 
@@ -208,7 +227,7 @@ static void weigh_rows(struct scan *s, struct tile_view t, int64_t row, int64_t 
 /* Ask for keys ahead of their use: blocks lie apart, where no hardware prefetcher looks. */
 INLINE void prefetch_keys(const struct scan *s, int64_t start, int64_t end, int64_t most) {
     const struct attend_args *a = s->a;
-    const int64_t bytes = a->number == NUMBER_F32 ? 4 : 2, pair = a->number == NUMBER_BF16 ? 2 : 1;
+    const int64_t bytes = a->number == NUMBER_F32 ? 4 : a->number == NUMBER_I8 ? 1 : 2, pair = a->number == NUMBER_BF16 ? 2 : 1;
     if (a->block_size % 16) return;
     for (int64_t key = start; key < end && key < start + most; key += 16) {
         const int64_t plane = plane_of(s, key), offset = key % a->block_size;

@@ -75,6 +75,7 @@ INLINE vf vf_even_bf16(const void *p) { return _mm512_castsi512_ps(_mm512_slli_e
 INLINE vf vf_odd_bf16(const void *p) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32((int32_t)0xffff0000u)));
 }
+INLINE vf vf_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
 INLINE float vf_sum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE float vf_top(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
@@ -151,6 +152,8 @@ INLINE __m256 odd_(const void *p) {
 }
 INLINE vf vf_even_bf16(const void *p) { return (vf){even_(p), even_((const __m256i *)p + 1)}; }
 INLINE vf vf_odd_bf16(const void *p) { return (vf){odd_(p), odd_((const __m256i *)p + 1)}; }
+INLINE __m256 i8_(const char *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))); }
+INLINE vf vf_i8(const void *p) { return (vf){i8_(p), i8_((const char *)p + 8)}; }
 INLINE float vf_sum(vf x) {
     float t[16], s = 0;
     vf_store(t, x);
@@ -299,6 +302,11 @@ INLINE vf vf_every_other_bf16(const void *p, int odd) {
 }
 INLINE vf vf_even_bf16(const void *p) { return vf_every_other_bf16(p, 0); }
 INLINE vf vf_odd_bf16(const void *p) { return vf_every_other_bf16(p, 1); }
+INLINE vf vf_i8(const void *p) {
+    vf r;
+    LANES r.v[i] = (float)((const int8_t *)p)[i];
+    return r;
+}
 INLINE float vf_sum(vf a) {
     for (int step = 8; step; step /= 2)
         for (int i = 0; i < step; i++) a.v[i] += a.v[i + step];
@@ -395,11 +403,13 @@ INLINE vf vf_exp2(vf x) {
 INLINE vf vf_number(const void *base, int64_t index, int number) {
     if (number == NUMBER_F16) return vf_f16((const uint16_t *)base + index);
     if (number == NUMBER_BF16) return vf_bf16((const uint16_t *)base + index);
+    if (number == NUMBER_I8) return vf_i8((const int8_t *)base + index);
     return vf_load((const float *)base + index);
 }
 INLINE float number_at(const void *base, int64_t index, int number) {
     if (number == NUMBER_F16) return f32_of_f16(((const uint16_t *)base)[index]);
     if (number == NUMBER_BF16) return f32_of_bits((uint32_t)((const uint16_t *)base)[index] << 16);
+    if (number == NUMBER_I8) return (float)((const int8_t *)base)[index];
     return ((const float *)base)[index];
 }
 INLINE void number_put(void *base, int64_t index, int number, float x) {
