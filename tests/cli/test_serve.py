@@ -130,6 +130,22 @@ def test_a_model_goes_into_the_store_and_out(tool: Tool, tmp_path: Path) -> None
     assert tool("ls", "--json").json == []
 
 
+def test_repacked_weights_show_in_ls_and_go_with_rm(tool: Tool, tmp_path: Path) -> None:
+    from inferd.load.repack_cache import Purpose, RepackCache
+    from tests.load.test_repack import matrices
+
+    assert tool("pull", f"file:{tiny_llama(tmp_path / 'tiny')}", "--name", "mine").code == 0
+    (found,) = tool("ls", "--json").json
+    assert found["repacked_bytes"] == 0
+    cache = RepackCache(tool.home / ".cache" / "inferd", 1 << 30)
+    cache.save(Path(found["path"]), Purpose("avx2", "1", ""), matrices())
+    (found,) = tool("ls", "--json").json
+    assert found["repacked_bytes"] == sum(path.stat().st_size for path in cache.folder.glob("*.repacked")) > 0
+    assert "REPACKED" in tool("ls").out
+    assert "of repacked weights" in tool("rm", "mine").err
+    assert not list(cache.folder.glob("*.repacked"))
+
+
 def test_the_conformance_kit_runs_from_the_command(tool: Tool) -> None:
     ran = tool("plugins", "check", "kv.contiguous", "--json", timeout=120)
     assert (ran.code, ran.json["ok"]) == (0, True), ran.out + ran.err
