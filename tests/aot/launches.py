@@ -16,6 +16,7 @@ from inferd_kernels.triton.gate import gate_quantized, gate_rows
 from inferd_kernels.triton.gemm_w4 import Weight4, gemm_w4
 from inferd_kernels.triton.gemm_w8 import Weight8, gemm_w8
 from inferd_kernels.triton.kv_write import HeadNorms, RopeTables, kv_write
+from inferd_kernels.triton.moe import ExpertWeights, grouped_gemm, moe_align
 from inferd_kernels.triton.norm import QuantizedRows, rms_norm_quantized, rms_norm_rows
 from inferd_kernels.triton.sampler import RowParams, sample
 from inferd_kernels.triton.split_k import CASES, Epilogue
@@ -133,6 +134,18 @@ def w8(case: str, kind: torch.dtype, *, quantized: bool = False) -> Launch:
     return Launch(name, run, kernel, case, matrix=True, fp8=kind == F8)
 
 
+def moe(case: str, kind: torch.dtype = BF16) -> Launch:
+    def run(tiles: Tiles | None) -> None:
+        assert tiles is not None
+        tokens, count = (8 if case == "few" else 4096), 64
+        blocks = moe_align(ints(tokens, 8), count, tiles["BLOCK_M"])
+        weights = ExpertWeights(empty(count, 2816, 2048, dtype=kind), None if kind == BF16 else floats(count, 2816))
+        grouped_gemm(empty(tokens, 2048), weights, blocks, top_k=8, num_rows=8 * tokens, tiles=tiles)
+
+    name = f"moe-{case}-{str(kind).split('.')[1]}"
+    return Launch(name, run, "moe", case, matrix=True, fp8=kind == F8)
+
+
 def write(kind: torch.dtype = BF16) -> Launch:
     def run(_tiles: Tiles | None) -> None:
         joined = empty(99, HEADS + 2 * KV_HEADS, 128)
@@ -168,6 +181,8 @@ DEFAULT: tuple[Launch, ...] = (
     w8("large", I8),
     w8("m16", F8),
     w8("large", F8, quantized=True),
+    moe("few"),
+    moe("many"),
     write(),
     write(I8),
     write(F8),
@@ -192,6 +207,7 @@ VARIANTS: tuple[Launch, ...] = (
     *(w8(f"m{case}", kind) for case in CASES for kind in (I8, F8)),
     w8("m16", I8, quantized=True),
     w8("large", F8),
+    *(moe(case, kind) for case in ("few", "many") for kind in (I8, F8)),
     plain("gelu_tanh", lambda: gate_rows(empty(99, 2 * INNER), "gelu_tanh")),
 )
 

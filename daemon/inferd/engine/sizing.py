@@ -153,5 +153,6 @@ def _refuse(context: int, fits: int, need: int, have: int, budget: MemoryBudget)
     raise LoadError(
         f"one sequence of {context} tokens needs {need // mib} MiB of KV, {have // mib} MiB are left of "
         f"{budget.grant // mib} MiB (weights {budget.weights // mib}, activations {budget.activations // mib}): "
-        f"set engine.max_context to {fits} or less, use a smaller model, or raise daemon.memory_limit"
+        f"set engine.max_context to {fits} or less, lower engine.max_sequences, keep KV in 8 bits (engine.kv_format, "
+        f"on a GPU; about {2 * fits} tokens), use a smaller or further quantized model, or raise daemon.memory_limit"
     )

@@ -1,0 +1,60 @@
+"""Rows by expert, and the grouped product over them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from inferd_kernels.triton.moe import ExpertWeights, align_reference, grouped_gemm, moe_align, moe_reference
+
+TILES = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 32, "num_warps": 4, "num_stages": 1}
+
+
+def chosen(tokens: int, experts: int, top_k: int, *, seed: int = 0) -> torch.Tensor:
+    """Return experts [T, k], distinct for each token; high numbers are rarer, the last has no row."""
+    generator = torch.Generator().manual_seed(seed)
+    odds = torch.linspace(3, 0.2, experts)
+    odds[-1] = 0
+    return torch.multinomial(odds.expand(tokens, -1), top_k, generator=generator).int()
+
+
+@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(1, 4, 2), (7, 5, 2), (40, 8, 3), (3, 12, 1)])
+@pytest.mark.parametrize("block_m", [4, 16])
+def test_blocks_hold_each_row_once_in_order(tokens: int, experts: int, top_k: int, block_m: int) -> None:
+    picked = chosen(tokens, experts, top_k)
+    blocks = moe_align(picked, experts, block_m)
+    rows, owners = align_reference(picked, experts, block_m)
+    assert blocks.experts.tolist() == owners + [-1] * (len(blocks.experts) - len(owners))
+    for index, want in enumerate(rows):
+        got = blocks.rows[index * block_m : (index + 1) * block_m].tolist()
+        assert got == want + [tokens * top_k] * (block_m - len(want))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kind", [None, torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_grouped_product(dtype: torch.dtype, kind: torch.dtype | None, weighted: bool) -> None:
+    tokens, experts, top_k, n, k = 21, 5, 2, 40, 72
+    generator = torch.Generator().manual_seed(1)
+    x, picked = torch.randn(tokens, k, generator=generator).to(dtype), chosen(tokens, experts, top_k)
+    values = torch.randn(experts, n, k, generator=generator)
+    if kind is None:
+        weights = ExpertWeights(values.to(dtype))
+    else:
+        codes = (values * 20).round().to(kind) if kind == torch.int8 else values.to(kind)
+        weights = ExpertWeights(codes, torch.rand(experts, n, generator=generator) * 0.1)
+    factors = torch.rand(tokens, top_k, generator=generator) if weighted else None
+    blocks = moe_align(picked, experts, TILES["BLOCK_M"])
+    got = grouped_gemm(x, weights, blocks, top_k=top_k, num_rows=tokens * top_k, factors=factors, tiles=TILES)
+    want = moe_reference(x, weights, picked, factors)
+    bound = 1e-5 if dtype == torch.float32 else 4e-3
+    assert float((got.float() - want).abs().max()) <= bound * float(want.abs().max())
+
+
+def test_the_second_product_reads_a_row_for_each_expert() -> None:
+    picked = chosen(9, 4, 2)
+    x, weights = torch.randn(18, 64), ExpertWeights(torch.randn(4, 32, 64))
+    blocks = moe_align(picked, 4, 16)
+    got = grouped_gemm(x, weights, blocks, top_k=1, num_rows=18, tiles=TILES)
+    want = torch.einsum("rk,rnk->rn", x, weights.codes[picked.flatten().long()])
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)
