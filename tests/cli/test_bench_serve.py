@@ -65,11 +65,9 @@ def test_a_sweep_and_its_plot(live: Tool, tmp_path: Path) -> None:
     assert [line.split("  ")[0] for line in ran.out.splitlines()[-2:]] == ["50 a second", "200 a second"]
 
 
-def test_a_run_by_time_and_its_plot(live: Tool, tmp_path: Path) -> None:
-    picture = tmp_path / "one.png"
-    ran = live("bench", "serve", *SHORT[:4], "--duration", "0.5", "--json", "--plot", str(picture))
-    assert ran.json["runs"][0]["summary"]["requests"] > 5
-    assert picture.read_bytes().startswith(b"\x89PNG")
+def test_a_run_by_time(live: Tool) -> None:
+    ran = live("bench", "serve", *SHORT[:4], "--duration", "0.3", "--json")
+    assert ran.json["runs"][0]["summary"]["requests"] > 3
 
 
 def test_lengths_past_the_context_are_cut_and_said(live: Tool) -> None:
@@ -99,9 +97,9 @@ def test_the_recorded_profile(tmp_path: Path) -> None:
 
 def test_cost_where_prices_are_known(tmp_path: Path) -> None:
     config = {"cost": {"tariff_kwh": 0.3, "currency": "EUR", "watts_busy": 100.0}, "slo": {"ttft_ms": 9000}}
-    with FakeDaemon({"delay_s": 0.004}, config=config) as daemon:
+    with FakeDaemon({"delay_s": 0.008}, config=config) as daemon:
         live = Tool(tmp_path, daemon.runtime)
-        long = ("--input-len", "20", "--output-len", "60", "--requests", "8", "--warmup", "6")
+        long = ("--input-len", "20", "--output-len", "50", "--requests", "3", "--warmup", "12")
         (run,) = live("bench", "serve", *long, "--json").json["runs"]
     spent = run["spent"]
     assert (spent["source"], spent["currency"]) == ("estimated", "EUR")

@@ -43,9 +43,7 @@ def _distribution(axes: Any, name: str, runs: Sequence[Run], of: Any, bound: flo
     if bound is not None:
         axes.axvline(1000 * bound, color="grey", linestyle="--", label="bound")
     axes.set(xlabel=f"{name}, ms", ylabel="share of samples", ylim=(0, 1.02))
-    axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8)
+    _finish(axes)
 
 
 def _over_time(axes: Any, summary: Summary, outcomes: Sequence[Outcome], bounds: Bounds) -> None:
@@ -56,8 +54,7 @@ def _over_time(axes: Any, summary: Summary, outcomes: Sequence[Outcome], bounds:
             counts, _ = np.histogram([e[0] for e in events], bins, weights=[e[1] for e in events])
             axes.stairs(counts / (bins[1] - bins[0]), bins, label=f"{label} requests")
     axes.set(xlabel="time, s", ylabel="output tokens a second", ylim=(0, None))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    _finish(axes)
 
 
 def _over_load(axes: Any, summaries: Sequence[Summary]) -> None:
@@ -67,8 +64,7 @@ def _over_load(axes: Any, summaries: Sequence[Summary]) -> None:
         _errors(axes, places, [s.goodput.tokens_s if s.goodput else None for s in summaries], "good requests")
     axes.set(ylabel="output tokens a second", ylim=(0, None))
     axes.set_xticks(places, [s.load for s in summaries], rotation=20, fontsize=8)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    _finish(axes)
 
 
 def _errors(axes: Any, places: np.ndarray, found: Sequence[Estimate | None], label: str) -> None:
@@ -76,3 +72,9 @@ def _errors(axes: Any, places: np.ndarray, found: Sequence[Estimate | None], lab
     low = [e.value - e.low if e and e.low is not None else 0.0 for e in found]
     high = [e.high - e.value if e and e.high is not None else 0.0 for e in found]
     axes.errorbar(places, values, [np.maximum(low, 0), np.maximum(high, 0)], marker="o", capsize=3, label=label)
+
+
+def _finish(axes: Any) -> None:
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8)
