@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import re
 import shutil
 import subprocess
@@ -85,6 +86,15 @@ def test_the_system_service_may_use_gpus_and_no_other_device() -> None:
     assert found["DevicePolicy"] == ["closed"]
     assert {"char-nvidia* rw", "char-drm rw", "char-kfd rw"} <= set(found["DeviceAllow"])
     assert found["PrivateDevices"] == ["no"]
+
+
+def test_groups_that_the_machine_lacks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a group that is absent systemd starts nothing (exit code 216)."""
+    there = [grp.struct_group((name, "x", 1, [])) for name in ("video", "wheel")]
+    monkeypatch.setattr(grp, "getgrall", lambda: there)
+    assert options(render("system", ["/x"]))["SupplementaryGroups"] == ["video"]
+    monkeypatch.setattr(grp, "getgrall", list)
+    assert "SupplementaryGroups" not in options(render("system", ["/x"]))
 
 
 @pytest.mark.parametrize("name", ["inferd.service", "inferd-user.service"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import re
 import sys
@@ -24,9 +25,18 @@ class ServiceError(RuntimeError):
 
 
 def render(scope: Scope, command: Sequence[str]) -> str:
-    """Return the unit file that starts `command` (absolute path first, then its arguments)."""
+    """Return the unit file that starts `command` (absolute path first, then its arguments).
+
+    Groups that this machine lacks are left out: systemd would not start the service with them.
+    """
     text = files("inferd.service").joinpath(_FILES[scope]).read_text()
+    text = re.sub(r"(?m)^SupplementaryGroups=(.*)\n", lambda found: _groups(found[1].split()), text)
     return re.sub(r"(?m)^ExecStart=.*$", lambda _: f"ExecStart={' '.join(map(quote, command))}", text)
+
+
+def _groups(names: list[str]) -> str:
+    there = [name for name in names if name in {group.gr_name for group in grp.getgrall()}]
+    return f"SupplementaryGroups={' '.join(there)}\n" if there else ""
 
 
 def quote(word: str) -> str:
