@@ -31,7 +31,9 @@ class Terminal:
         self._folder = tempfile.mkdtemp(prefix="inferd-tmux-")
         self._socket = str(Path(self._folder, "s"))
         size = ("-x", str(columns), "-y", str(rows))
-        self._tmux("-f", os.devnull, "new-session", "-d", *size, f"LANG=C.UTF-8 {command}; echo ended $?; sleep 600")
+        alone = "unset COLUMNS LINES"  # pytest imports readline, which hands its own idea of them to children
+        shell = f"{alone}; LANG=C.UTF-8 {command}; echo ended $?; sleep 600"
+        self._tmux("-f", os.devnull, "new-session", "-d", *size, shell)
 
     def screen(self, *, escapes: bool = False) -> str:
         return self._tmux("capture-pane", "-p", *(("-e",) if escapes else ()))
