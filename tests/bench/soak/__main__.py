@@ -27,7 +27,7 @@ from tests.e2e.harness import Served, all_free, eventually, ready, serving, the_
 from tests.tiny import tiny_llama
 
 CAST = (User, User, User, Witness, Canceller, Deserter, Vandal, Killer, Watcher)
-ENGINE = {"max_sequences": 8, "kv_blocks": 72, "max_context": 1024, "chunk": 128}
+ENGINE = {"max_sequences": 8, "kv_blocks": 40, "max_context": 640, "chunk": 128}
 """A pool that a full batch exceeds, so that requests are preempted too."""
 SETTLE_S = 5.0
 FLAT_PERCENT, FLAT_MIB = 5.0, 8.0

@@ -150,7 +150,7 @@ class Vandal(Actor):
     def act(self) -> None:
         with self.connect() as client:
             for prompt, options, code in self._bad():
-                with self.books.request(self.label, code, Code.OVERLOADED) as outcome:
+                with self.books.request(self.label, code, *LOST) as outcome:
                     result = client.generate(prompt, **options)
                     outcome.append(f"accepted {options} as {result.finish}")
                     self.books.note_wrong(f"not refused: {options}")
