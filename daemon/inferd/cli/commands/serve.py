@@ -121,7 +121,9 @@ def _check_kv_format(config: Config, manager: PluginManager) -> None:
     known: set[str] = set()
     for spec in manager.specs("attention"):
         can = spec.capabilities
-        if pin in ("", spec.name) and (not can.devices or device in can.devices):
+        # A plugin that records steps on other devices only is made for those; that it may run here is for tests.
+        made_for = can.devices or can.capture_devices or {device}
+        if spec.name == pin or (not pin and device in made_for):
             known |= can.kv_formats or {wanted}
     if wanted != "auto" and wanted not in known:
         raise ConfigError(
