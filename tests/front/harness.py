@@ -146,7 +146,7 @@ class Raw:
         until = time.monotonic() + timeout_s
         while (left := until - time.monotonic()) > 0:
             answer = self._receive(self.control, left)
-            if answer is not None and getattr(answer, "id", None) == message.id:
+            if getattr(answer, "id", None) == message.id and not isinstance(answer, p.Progress):
                 return answer
         raise TimeoutError(f"no answer to {message}")
 

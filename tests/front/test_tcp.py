@@ -28,7 +28,7 @@ from tests.front.harness import Daemon, eventually, launch, worker_pid
 
 pytestmark = pytest.mark.skipif(not zmq.has("curve"), reason="libzmq without CURVE")
 
-QUICK = ic.Timeouts(connect=0.7)
+QUICK = ic.Timeouts(connect=0.7, reconnect=0.7)
 
 
 def free_port() -> int:
