@@ -14,7 +14,7 @@ from tests.gpu.main import PARTS
 from tests.gpu.report import ceiling, write_report
 
 ROOT = Path(__file__).parents[2]
-QUICK = {"env", "ceilings", "gemm"}
+QUICK = {"env", "ceilings", "correctness"}
 
 
 def run_part(part: str, out: Path) -> dict[str, object]:

@@ -191,6 +191,6 @@ def sample(logits: torch.Tensor, params: RowParams, *, block: int = BLOCK) -> tu
             logits.stride(0),
             vocab,
             BLOCK=min(block, triton.next_power_of_2(vocab)),
-            num_warps=8,
+            num_warps=16,
         )
     return ids, peaks

@@ -43,7 +43,7 @@ def run(bench: Bench) -> dict[str, Any]:
         models = {
             "llama": tiny_llama(folder / "llama", rope_theta=50.0),
             "qwen2": tiny_qwen2(folder / "qwen2", heads=6, kv_heads=3, head_dim=16),
-            "q4": tiny_gguf(folder / "q4", quant="Q4_0", hidden=256, inner=256, heads=4, kv_heads=2) / "model.gguf",
+            "q4": tiny_gguf(folder / "q4", quant="Q4_0", hidden=256, inner=256, heads=4, kv_heads=2),
         }
         for model, path in models.items():
             want = answers(path, "cpu", {"linear": "torch"}, {"attention": "reference", "draft": "none"})
