@@ -19,7 +19,7 @@ import triton.language as tl
 
 from inferd_kernels.triton.threshold import key_of, search, value_of
 
-BLOCK = 4096
+BLOCK = 2048
 
 
 class RowParams(NamedTuple):
