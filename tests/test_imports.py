@@ -70,8 +70,6 @@ TORCH_IN_ENGINE = {
     "cuda_graphs",
     "cuda_staging",
     "device",
-    "ceilings",
-    "device",
     "runner",
     "sampler",
     "worker",

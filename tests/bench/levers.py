@@ -137,6 +137,17 @@ def experiments(path: str) -> list[Experiment]:
             "harm: hand-over between processes; only capacity is gained",
         ),
     ]
+    formats = [
+        Experiment(
+            f"{name} KV",
+            Side(name, {**one, "kv_format": name}),
+            Side("fp32", {**one, "kv_format": "fp32"}),
+            partial(uniform, count=1, prompt=2048, output=48),
+            ("TPOT ms", "TTFT ms", "peak KV MiB"),
+            "fewer bytes to read and to keep",
+        )
+        for name in ("bf16", "int8")
+    ]
     cached = [
         Experiment(
             f"KV cache at {context}",
@@ -159,7 +170,7 @@ def experiments(path: str) -> list[Experiment]:
         )
         for size in (2, 4, 8, 16, 32)
     ]
-    return [*_native(small, one), *levers[:2], *cached, *levers[2:], *batches]
+    return [*_native(small, one), *levers[:2], *cached, *levers[2:], *formats, *batches]
 
 
 def _native(small: dict[str, Any], one: dict[str, Any]) -> list[Experiment]:

@@ -89,7 +89,12 @@ LINEUPS = {
     ),
     "layers": Lineup(plugins={"parallel": "layers", "draft": "ngram"}, by="kv paged, draft ngram"),
     "qwen": Lineup(model="qwen2", plugins={"draft": "ngram"}, by="kv paged, draft ngram"),
-    "types": Lineup(model="gguf", exactness="approximate", by="engine.linear (activations rounded to integers)"),
+    "types": Lineup(
+        model="gguf",
+        engine={"kv_format": "fp32"},
+        exactness="approximate",
+        by="engine.linear (activations rounded to integers)",
+    ),
     "torch": Lineup(
         model="gguf",
         plugins={"attention": "torch"},

@@ -30,7 +30,18 @@ from inferd.model.build import build_decoder
 from inferd.plugin.manager import PluginManager
 from inferd.plugin.resolution import Resolution
 from inferd.plugin.resolver import resolve
-from inferd.plugin.types import KINDS, Kind, KVFormat, KVLayout, ModelSpec, Placement, ProbeContext, Reject, TensorMeta
+from inferd.plugin.types import (
+    KINDS,
+    Accept,
+    Kind,
+    KVFormat,
+    KVLayout,
+    ModelSpec,
+    Placement,
+    ProbeContext,
+    Reject,
+    TensorMeta,
+)
 from inferd_kernels.available import why_no_triton
 from inferd_kernels.cpu.library import load, why_missing
 from inferd_kernels.cpu.threads import usable_cores
@@ -89,7 +100,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
     checkpoint = open_checkpoint(Path(settings.path))
     resolution = _resolve(config, checkpoint, device, dtype)
     spec = expand_gqa(resolution.model) if config.engine.expand_gqa else resolution.model
-    kv_format = _kv_format(config.engine, dtype)
+    kv_format = _kept_format(config.engine, dtype, checkpoint, resolution, device)
     layouts = tuple(
         resolution.attention.kv_layout(group, kv_format, config.engine.block_size) for group in kv_groups(spec)
     )
@@ -192,18 +203,22 @@ def choose_dtype(wanted: str, device: str) -> str:
 
 
 def _resolve(config: Config, checkpoint: Checkpoint, device: str, dtype: str) -> Resolution:
-    context = ProbeContext(
+    context = _context(config.engine, checkpoint, device, dtype)
+    pins: dict[Kind, str] = {kind: getattr(config.plugins, kind) for kind in KINDS}
+    manager = PluginManager(config.plugins.disable).load()
+    return resolve(manager, context, pins, lambda arch: _read_spec(arch, checkpoint), options=config.plugin)
+
+
+def _context(engine: Engine, checkpoint: Checkpoint, device: str, dtype: str) -> ProbeContext:
+    return ProbeContext(
         architecture_name=checkpoint.architecture_name,
         device=device,
         dtype=dtype,
         source=checkpoint.source,
         weight_types=frozenset(meta.dtype for meta in checkpoint.tensors().values() if len(meta.shape) > 1),
-        kv_format=_kv_format(config.engine, dtype),
-        max_draft=config.engine.max_draft,
+        kv_format=_kv_format(engine, dtype),
+        max_draft=engine.max_draft,
     )
-    pins: dict[Kind, str] = {kind: getattr(config.plugins, kind) for kind in KINDS}
-    manager = PluginManager(config.plugins.disable).load()
-    return resolve(manager, context, pins, lambda arch: _read_spec(arch, checkpoint), options=config.plugin)
 
 
 def _read_spec(architecture: Architecture, checkpoint: Checkpoint) -> ModelSpec:
@@ -219,6 +234,23 @@ def _read_spec(architecture: Architecture, checkpoint: Checkpoint) -> ModelSpec:
 def _kv_format(engine: Engine, dtype: str) -> KVFormat:
     wanted = dtype if engine.kv_format == "auto" else engine.kv_format
     return next(known for known in get_args(KVFormat) if known == wanted)
+
+
+def _kept_format(engine: Engine, dtype: str, checkpoint: Checkpoint, resolution: Resolution, device: str) -> KVFormat:
+    """Return how keys and values are kept: as the attention plugin is fastest on where rows are rounded anyway."""
+    backend, plain = resolution.attention, _kv_format(engine, dtype)
+    rounded = backend.rounded_kv
+    if engine.kv_format != "auto" or rounded is None or not _rounds(engine, checkpoint, resolution, device):
+        return plain
+    context = replace(_context(engine, checkpoint, device, dtype), kv_format=rounded, spec=resolution.model)
+    return rounded if isinstance(backend.probe(context), Accept) else plain
+
+
+def _rounds(engine: Engine, checkpoint: Checkpoint, resolution: Resolution, device: str) -> bool:
+    """Say whether native kernels will multiply packed weights by rounded rows."""
+    forms = {form for meta, form in _with_forms(checkpoint, resolution) if len(meta.shape) > 1}
+    kernels = default_kernels(engine.linear if device.startswith("cpu") else "torch")
+    return any(kernel.rounds_rows for form in forms for kernel in kernels.candidates(form, device))
 
 
 def _grant(settings: WorkerSettings, device: str) -> int:

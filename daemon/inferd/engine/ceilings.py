@@ -47,7 +47,8 @@ def measure(device: str, threads: int, formats: tuple[str, ...], cache: Path | N
     yield None
     rate, flops = (known.read_bytes_s, dict(known.flops)) if known is not None else (0.0, {})
     if known is None:
-        for rate in _best(_reader(device, threads), _read_bytes(device)):
+        for best in _best(_reader(device, threads), _read_bytes(device)):
+            rate = best
             yield None
     for name in [name for name in formats if name not in flops]:
         try:

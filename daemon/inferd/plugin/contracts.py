@@ -222,6 +222,9 @@ class KVManager(Plugin):
 class AttentionBackend(Plugin):
     """Write keys and values of a ragged batch into the cache and attend over it."""
 
+    rounded_kv: KVFormat | None = None
+    """What `engine.kv_format = "auto"` means where activations are rounded anyway; None: the compute type."""
+
     @abstractmethod
     def kv_layout(self, group: KVGroup, format: KVFormat, block_size: int) -> KVLayout:
         """Choose how this group's KV is stored. Raises ValueError for what it cannot store."""

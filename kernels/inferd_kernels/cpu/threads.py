@@ -15,14 +15,14 @@ AS_FAST = 0.75
 
 
 class Cores(NamedTuple):
-    count: int
+    number: int
     why: str
     """What the count comes from."""
 
 
 def physical_cores() -> int:
     """Count the threads that compute when nothing else is configured; at least 1."""
-    return usable_cores().count
+    return usable_cores().number
 
 
 def usable_cores(cpus: Path = CPUS, cgroup: Path = CGROUP, own: Path = SELF) -> Cores:

@@ -25,6 +25,8 @@ class CpuAttention(AttentionBackend):
     bf16 keys lie in pairs, [width / 2, block_size, 2].
     """
 
+    rounded_kv = "bf16"
+
     @classmethod
     def probe(cls, context: ProbeContext) -> Verdict:
         reasons = rejections(context, CPU_FORMATS)

@@ -6,7 +6,8 @@ from inferd.plugin.contracts import Capabilities, Effect, PluginSpec
 from inferd.plugin.types import KVFormat
 
 FLOAT_FORMATS: frozenset[KVFormat] = frozenset({"fp32", "bf16", "fp16"})
-CPU_FORMATS: frozenset[KVFormat] = FLOAT_FORMATS | {"int8"}
+CPU_FORMATS: frozenset[KVFormat] = frozenset({"fp32", "bf16", "fp16", "int8"})
+GPU_FORMATS: frozenset[KVFormat] = frozenset({"fp32", "bf16", "fp16", "int8", "fp8"})
 
 PLUGINS: tuple[PluginSpec, ...] = (
     PluginSpec(
@@ -14,7 +15,7 @@ PLUGINS: tuple[PluginSpec, ...] = (
         kind="attention",
         target="inferd_plugins.attention.triton:TritonAttention",
         capabilities=Capabilities(
-            kv_formats=FLOAT_FORMATS | {"int8", "fp8"},
+            kv_formats=GPU_FORMATS,
             capture_safe=True,
             capture_devices=frozenset({"cuda"}),
             max_verify=15,

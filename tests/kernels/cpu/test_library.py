@@ -92,7 +92,7 @@ def test_slow_cores_of_a_hybrid_processor_are_left_out(
     for allowed, count in ((set(range(6)), 3), ({2, 3, 4}, 1), ({3, 4, 5}, 3)):
         monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _, allowed=allowed: allowed)
         cores = threads.usable_cores(tmp_path, tmp_path, tmp_path / "none")
-        assert cores.count == count
+        assert cores.number == count
         assert ("performance" in cores.why) == (len(allowed) != count)
 
 
