@@ -18,7 +18,7 @@ def run_interpreted(tmp_path: Path, *targets: str, full: bool = False) -> str:
     """Run pytest with the interpreter on; returns its output. Fails with it where a test fails."""
     env = {**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     marks = "full or not full" if full else "not full"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-n0", "-m", marks, *targets]
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:randomly", "-n0", "-m", marks, *targets]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return done.stdout
