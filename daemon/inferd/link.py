@@ -14,6 +14,11 @@ import msgspec
 from inferd.plugin.manifest import ManifestEntry
 from inferd_client.protocol import Code, FinishReason, PluginInfo, SamplingParams, TokenLogprob
 
+PROCESS_BYTES = 320 << 20
+"""An engine process beside weights, KV and activations: interpreter, torch and its libraries, the vocabulary.
+
+The front grants it and the worker leaves it free."""
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Msg(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

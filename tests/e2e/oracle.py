@@ -18,6 +18,13 @@ class Wanted(NamedTuple):
 
     prompt: tuple[int, ...]
     ids: tuple[int, ...]
+    leads: tuple[float, ...]
+    """How far each token is before the next best, over the largest logit."""
+
+    def agrees(self, ids: Sequence[int], rounding: float) -> bool:
+        """Say whether `ids` go on like this up to the first token whose lead rounding may turn."""
+        differ = [i for i, (a, b) in enumerate(zip(self.ids, ids, strict=False)) if a != b]
+        return len(ids) >= len(self.ids) and (not differ or self.leads[differ[0]] <= rounding)
 
 
 def of_folder(path: Path, prompts: Sequence[Sequence[int]], count: int) -> list[Wanted]:
@@ -35,7 +42,7 @@ def _sure(answer: Greedy) -> Wanted:
     sure = [answer.sure(i) for i in range(len(answer.ids))]
     count = sure.index(False) if False in sure else len(sure)
     assert count > len(sure) // 2, "choose another seed: the oracle is not sure of this prompt"
-    return Wanted(answer.prompt, answer.ids[:count])
+    return Wanted(answer.prompt, answer.ids[:count], tuple(answer.lead(i) for i in range(count)))
 
 
 def _greedy_gguf(path: Path, prompt: tuple[int, ...], count: int) -> Greedy:

@@ -30,8 +30,8 @@ from tests.smollm2 import smollm2_path
 pytestmark = pytest.mark.daemon
 
 MIB = 1 << 20
-LIMIT = 1300 * MIB
-"""Room for three engines of nothing but a process (400 MiB), if two of them take a small pool only."""
+LIMIT = 1060 * MIB
+"""Room for three engines of nothing but a process (320 MiB), if two of them take a small pool only."""
 PROMPT = [31, 9, 250, 60, 61, 62]
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 ENDLESS: dict[str, Any] = GREEDY | {"allowed_token_ids": [SLOW], "max_tokens": 2000}
@@ -80,7 +80,7 @@ def test_memory_is_granted_refused_with_numbers_and_made_room_for(
     next(fourth)
     with pytest.raises(ModelLoadFailed) as caught:
         client.generate(PROMPT, model=str(models / "large"))
-    for part in ("400 MiB", "limit 1300 MiB", "first 40", "small 40", "fourth 40"):
+    for part in ("320 MiB", "limit 1060 MiB", "first 32", "small 32", "fourth 32"):
         assert part in str(caught.value)
     assert model_of(client, "large") is None
     fourth.close()

@@ -26,8 +26,12 @@ class Greedy(NamedTuple):
 
     def sure(self, index: int, tolerance: float = TOLERANCE) -> bool:
         """The two best tokens are further apart than ten times what the logits may err."""
+        return self.lead(index) > 10 * tolerance
+
+    def lead(self, index: int) -> float:
+        """Return the distance of the two best tokens over the largest logit."""
         best = self.logits[index].topk(2).values
-        return float(best[0] - best[1]) > 10 * tolerance * float(self.logits[index].abs().max())
+        return float((best[0] - best[1]) / self.logits[index].abs().max())
 
 
 def greedy(path: Path, prompt: Sequence[int], count: int) -> Greedy:

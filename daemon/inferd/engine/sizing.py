@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inferd.engine.shape import EngineShape
+from inferd.link import PROCESS_BYTES
 from inferd.load.errors import LoadError
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 DEFAULT_CHUNK = 512
 DEFAULT_SEQUENCES = 64
-RUNTIME_BYTES = 320 << 20
-"""Interpreter, torch and its libraries, the vocabulary: what is resident beside weights, KV and activations."""
 ONEDNN_BYTES = 128 << 20
 """Compiled products that oneDNN keeps, where torch multiplies on the CPU: 256 of about half a MiB."""
 FORM_BYTES: Mapping[str, float] = {"u4_group": 0.5 + 8 / 32, "i8_group": 1 + 4 / 16}
@@ -44,7 +43,7 @@ class MemoryBudget:
         """Bytes left for KV blocks; None = unlimited."""
         if not self.grant:
             return None
-        return max(0, self.grant - self.weights - self.activations - self.libraries - RUNTIME_BYTES)
+        return max(0, self.grant - self.weights - self.activations - self.libraries - PROCESS_BYTES)
 
 
 def weight_bytes(tensors: Iterable[tuple[TensorMeta, str]], dtype: str, *, native: bool) -> int:

@@ -10,8 +10,6 @@ from inferd_client.protocol import DeviceStatus, MemoryEntry
 
 HOST = "cpu"
 MIB = 1 << 20
-PROCESS_BYTES = 400 * MIB
-"""An engine process before any weight: interpreter, torch and its libraries."""
 
 
 @dataclass(slots=True)

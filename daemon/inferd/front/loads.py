@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from inferd.front.ledger import PROCESS_BYTES
+from inferd.link import PROCESS_BYTES
 
 if TYPE_CHECKING:
     from inferd.front.ledger import Ledger

@@ -6,11 +6,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from inferd.front.errors import Refusal
-from inferd.front.ledger import PROCESS_BYTES, Ledger, device_key
+from inferd.front.ledger import Ledger, device_key
 from inferd.front.loads import LoadQueue
 from inferd.front.model import Model, ModelState, Outcome
 from inferd.front.workers import Workers
-from inferd.link import Ceilings, DeviceUse, Dying, Idle, LoadFailed, LoadProgress, Ready, StepReport, Warm
+from inferd.link import (
+    PROCESS_BYTES,
+    Ceilings,
+    DeviceUse,
+    Dying,
+    Idle,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    StepReport,
+    Warm,
+)
 from inferd_client.protocol import Code
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ PHASES = ("prefill", "decode", "batched", "mixed")
 @click.option(
     "--phase", "phases", type=click.Choice(PHASES), multiple=True, help="Only this one. May be given several times."
 )
-@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each phase.")
 @click.option("--png", type=click.Path(dir_okay=False, path_type=Path), help="Draw the results (needs inferd[plot]).")
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON here as well, in its own file."
