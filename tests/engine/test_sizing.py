@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from inferd.config.schema import Engine
-from inferd.engine.sizing import RUNTIME_BYTES, MemoryBudget, activation_bytes, derive_shape, weight_bytes
+from inferd.engine.sizing import MemoryBudget, activation_bytes, derive_shape, weight_bytes
+from inferd.link import PROCESS_BYTES
 from inferd.load.errors import LoadError
 from inferd.plugin.types import DenseMlp, Gqa, KVGroup, KVLayout, KVPlane, LayerSpec, ModelSpec, RopeSpec, TensorMeta
 
@@ -30,7 +31,7 @@ def shape(config: Engine = Engine(), budget: MemoryBudget = UNLIMITED, **kwargs:
 
 
 def grant(blocks: int) -> MemoryBudget:
-    return MemoryBudget(RUNTIME_BYTES + 100 + blocks * BLOCK, 60, 40)
+    return MemoryBudget(PROCESS_BYTES + 100 + blocks * BLOCK, 60, 40)
 
 
 def test_block_bytes_are_what_the_layout_says():
@@ -78,7 +79,7 @@ def test_explicit_context_that_does_not_fit_is_refused_with_what_would():
 
 def test_nearly_no_room_is_refused():
     with pytest.raises(LoadError, match="MiB are left"):
-        shape(budget=MemoryBudget(RUNTIME_BYTES, 60, 40))
+        shape(budget=MemoryBudget(PROCESS_BYTES, 60, 40))
 
 
 def test_host_pool_is_capped_and_a_device_pool_is_not():
@@ -107,4 +108,4 @@ def test_threads_are_those_of_the_host_unless_configured():
 
 
 def test_what_libraries_keep_is_taken_before_the_pool():
-    assert MemoryBudget(RUNTIME_BYTES + 1000, 60, 40, 100).for_kv == 800
+    assert MemoryBudget(PROCESS_BYTES + 1000, 60, 40, 100).for_kv == 800
