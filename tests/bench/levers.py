@@ -107,7 +107,7 @@ def experiments(path: str) -> list[Experiment]:
         Experiment(
             "chunked prefill",
             Side("chunk 64", {**small, "chunk": 64, "token_budget": 128}),
-            Side("whole prompt", {**small, "chunk": 1024, "token_budget": 1024}),
+            Side("whole prompt", {**small, "chunk": 1024, "token_budget": 1024, "step_ms": 0}),
             partial(uniform, count=6, prompt=640, output=32),
             ("worst gap ms", "TTFT ms", "tokens/s"),
             "shorter stalls of running answers, longer TTFT of the long prompt",
@@ -121,12 +121,12 @@ def experiments(path: str) -> list[Experiment]:
             "TPOT down where the answer repeats the prompt",
         ),
         Experiment(
-            "n-gram speculation, nothing to guess",
+            "n-gram speculation, random prompt",
             Side("ngram", {**one, "max_draft": 4}, {"draft": "ngram"}),
             Side("none", one),
             partial(uniform, count=1, prompt=128, output=64),
             ("TPOT ms", "tokens/s"),
-            "nothing, or a little harm",
+            "nothing, unless the answer repeats itself",
         ),
         Experiment(
             "layers over two processes",
