@@ -28,6 +28,11 @@ def test_the_bound_is_on_the_whole_step() -> None:
     assert taught(0.050).prefill_tokens(1, 40) == 40
 
 
+def test_prompts_get_as_much_time_as_a_slow_decode_step() -> None:
+    assert taught(0.050, decode_s=0.06).prefill_tokens(1, 512) == 64  # 60 ms at 0.7 ms a token, in whole 32s
+    assert taught(0.050, decode_s=0.03).prefill_tokens(1, 512) == 32
+
+
 def test_some_prompt_always_goes_on() -> None:
     assert taught(0.001).prefill_tokens(1, 512) == LEAST_TOKENS
     assert taught(0.050, token_s=1.0).prefill_tokens(1, 512) == LEAST_TOKENS

@@ -49,14 +49,14 @@ def test_text_calls_need_no_engine() -> None:
 
 
 def test_the_model_idle_for_longest_makes_room_and_the_default_never() -> None:
-    with daemon(models=NAMES, size=100 * MIB, config=config(1800)) as running:
+    with daemon(models=NAMES, size=100 * MIB, config=config(1500)) as running:
         client = running.client()
         worker_pid(client)
         assert client.run("1", model="small")[0] == "1"
         assert client.run("2", model="large")[0] == "2"
         ledger = client.status().devices[0].ledger
         assert [entry.owner for entry in ledger] == ["main", "small", "large"]
-        assert {entry.bytes for entry in ledger} == {500 * MIB}
+        assert {entry.bytes for entry in ledger} == {420 * MIB}
     with daemon(models=NAMES, size=100 * MIB, config=config(1200)) as running:
         client = running.client()
         worker_pid(client)
@@ -75,7 +75,7 @@ def test_a_busy_model_is_never_unloaded_and_the_refusal_shows_the_ledger() -> No
         client.until(busy, p.Tokens)
         error = client.finish(client.generate("x", model="large"))
         assert error.code == p.Code.MODEL_LOAD_FAILED
-        for part in ("500 MiB", "limit 1200 MiB", "main 500 MiB", "small 500 MiB"):
+        for part in ("420 MiB", "limit 1200 MiB", "main 420 MiB", "small 420 MiB"):
             assert part in error.message
         assert client.finish(busy).reason == "length"
         assert client.run("2", model="large")[0] == "2"
@@ -87,7 +87,7 @@ def test_the_worker_is_told_its_grant() -> None:
         ledger = eventually(lambda: client.status().devices[0].ledger)
         assert ledger == (p.MemoryEntry(owner="main", bytes=1200 * MIB),)
         worker_pid(client)
-        assert client.status().devices[0].ledger[0].bytes == 500 * MIB
+        assert client.status().devices[0].ledger[0].bytes == 420 * MIB
 
 
 def test_an_idle_model_unloads_after_its_keep_alive() -> None:

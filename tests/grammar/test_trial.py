@@ -47,6 +47,8 @@ def test_a_keyword_that_cannot_be_enforced_is_refused_by_name(keyword: str, valu
         (schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), "no output"),
         (schema({"type": "string", "format": "made-up"}), "made-up"),
         (schema({"type": "string", "pattern": "(?!a)b"}), "look-around"),
+        (schema({"items": {"type": "string", "pattern": '^[^"x]{2}$'}}), "negated class"),
+        (schema({"anyOf": [{"type": "string", "pattern": r"^[^\\]+$"}]}), "negated class"),
         (schema({"required": ["z"], "type": "object", "additionalProperties": False}), "z"),
     ],
 )

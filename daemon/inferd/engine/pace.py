@@ -14,7 +14,8 @@ class Pace:
     """Running means of a decode step, by its rows, and of a prompt token.
 
     Everybody who decodes waits for the prompt tokens of a step: a chunk of 512 can take as long as fifty steps without.
-    The bound is on the whole step, so a slow model or long context shrinks the chunks, and a fast one does not.
+    The bound is on the whole step, so a slow model or long context shrinks the chunks, and a fast one does not. Where
+    decoding alone takes most of it, prompts still get as much time as decoding: a full batch must not starve newcomers.
     """
 
     __slots__ = ("_decode_s", "_limit_s", "token_s")
@@ -46,7 +47,8 @@ class Pace:
         """Return how much of `budget` prompt tokens may take in a step of so many decoding rows."""
         if not (self._limit_s and decode_tokens and self.token_s):
             return budget
-        room = self._limit_s - self.decode_s(decode_tokens)
+        decode_s = self.decode_s(decode_tokens)
+        room = max(self._limit_s - decode_s, decode_s)
         tokens = int(room / self.token_s) // LEAST_TOKENS * LEAST_TOKENS
         return min(budget, max(LEAST_TOKENS, tokens))
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 WHITESPACE = r"\x20|\n[\x20\t]{0,40}"
 """Between the parts of JSON: as printers write it. Without a bound a model may go on with blanks for ever."""
 _CONTROLS = re.compile("[\x7f-\x9f]")
+_ESCAPED_OUT = re.compile(r'\[\^[^\]]*(?:"|\\\\)')
+"""A class that excludes what JSON escapes: the library lets the escaped form through."""
 JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": False}
 
 
@@ -44,4 +46,21 @@ def _from_schema(text: str) -> str:
     schema = msgspec.json.decode(text, type=dict)
     if "x-guidance" in schema:
         raise ValueError("the keyword x-guidance is not allowed in a schema")
+    _check_patterns(schema)
     return json.dumps({"grammars": [{"json_schema": schema | {"x-guidance": JSON_OPTIONS}}]})
+
+
+def _check_patterns(node: object) -> None:
+    """Raise ValueError for a pattern that the library would not hold an output to."""
+    pending = [node]
+    while pending:
+        match pending.pop():
+            case dict() as fields:
+                pattern = fields.get("pattern")
+                if isinstance(pattern, str) and _ESCAPED_OUT.search(pattern):
+                    raise ValueError(
+                        'pattern: a negated class cannot name `"` or `\\`; list the characters that are allowed'
+                    )
+                pending += fields.values()
+            case list() as entries:
+                pending += entries

@@ -71,7 +71,7 @@ def new(state: State, name: str, role: Role | None, server: str | None, out: Pat
         note(f"{name} is allowed as {role}")
 
 
-@keys.command()
+@keys.command(context_settings={"ignore_unknown_options": True})  # a key may begin with a dash
 @click.argument("name")
 @click.argument("public_key")
 @click.option("--role", type=ROLES, required=True, help="What it may do.")
