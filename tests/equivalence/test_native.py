@@ -7,14 +7,14 @@ import statistics
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import cache
 
 import pytest
 
 from inferd.engine.offline import Result
 from tests.equivalence import smollm2_oracle
 from tests.equivalence.levers import GRID, LARGE, Mix, build_mix
-from tests.equivalence.models import NEW_TOKENS, OPTIONS, PROMPTS, Model, make
+from tests.equivalence.models import NEW_TOKENS, OPTIONS, PROMPTS, Model
 from tests.equivalence.rig import Rig, build, submit
 from tests.equivalence.test_smollm2 import QUESTIONS, chat
 from tests.smollm2 import smollm2_path
@@ -34,16 +34,16 @@ Lines = list[tuple[list[int], list[object]]]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
+def models(tmp_path_factory: pytest.TempPathFactory, model: Callable[[str], Model]) -> Callable[[str], Model]:
     """Models by name, made once: those of the other harness, and GGUF files of packed matrices."""
-    made: dict[str, Model] = {}
-    folder: Path = tmp_path_factory.mktemp("native")
+    folder = tmp_path_factory.mktemp("native")
 
+    @cache
     def get(name: str) -> Model:
-        if name not in made and name in PACKED:
-            path = tiny_gguf(folder / name, quant=name, hidden=64, heads=4, kv_heads=2, rope_theta=50.0)
-            made[name] = Model(path, path, make(folder, "llama").oracle)  # the oracle's ids only guide the drafts
-        return made.setdefault(name, made.get(name) or make(folder, name))
+        if name not in PACKED:
+            return model(name)
+        path = tiny_gguf(folder / name, quant=name, hidden=64, heads=4, kv_heads=2, rope_theta=50.0)
+        return Model(path, path, model("llama").oracle)  # its ids only guide the drafts
 
     return get
 

@@ -5,10 +5,10 @@ The steps are deterministic, so each rank repeats them and the manifests and sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
@@ -77,15 +77,11 @@ class Assembly:
     layouts: tuple[KVLayout, ...]
     shape: EngineShape
     placement: Placement
+    kernels: LinearKernels
 
     @property
     def engine(self) -> Engine:
         return self.settings.config.engine
-
-    @property
-    def linear(self) -> Literal["auto", "native", "torch"]:
-        """Which linear kernels to use; native ones exist on the CPU only."""
-        return self.engine.linear if self.device.startswith("cpu") else "torch"
 
     @property
     def kv_bytes(self) -> int:
@@ -98,13 +94,17 @@ def assemble(settings: WorkerSettings) -> Assembly:
     device = choose_device(config.engine.device)
     dtype = choose_dtype(config.engine.dtype, device)
     checkpoint = open_checkpoint(Path(settings.path))
-    resolution = _resolve(config, checkpoint, device, dtype)
+    context = _context(config.engine, checkpoint, device, dtype)
+    resolution = _resolve(config, checkpoint, context)
+    stored, kernels = tuple(_with_forms(checkpoint, resolution)), _kernels(config.engine, device)
     spec = expand_gqa(resolution.model) if config.engine.expand_gqa else resolution.model
-    kv_format = _kept_format(config.engine, dtype, checkpoint, resolution, device)
+    kv_format = context.kv_format
+    if config.engine.kv_format == "auto" and _rounds(stored, kernels, device):
+        kv_format = _rounded_format(context, resolution)
     layouts = tuple(
         resolution.attention.kv_layout(group, kv_format, config.engine.block_size) for group in kv_groups(spec)
     )
-    shape = _shape(settings, checkpoint, resolution, spec, layouts, device, dtype)
+    shape = _shape(settings, stored, resolution, spec, layouts, device, dtype)
     return Assembly(
         settings=settings,
         checkpoint=checkpoint,
@@ -115,6 +115,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
         layouts=layouts,
         shape=shape,
         placement=resolution.parallel.place(spec, [device]),
+        kernels=kernels,
     )
 
 
@@ -132,7 +133,7 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         placement=placement,
         expand_gqa=assembly.engine.expand_gqa,
         progress=progress,
-        kernels=_kernels(assembly),
+        kernels=assembly.kernels,
         cache=_repack_cache(assembly.settings),
     )
     capture = not why_eager(assembly, decoder)
@@ -151,13 +152,13 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
     )
 
 
-def _kernels(assembly: Assembly) -> LinearKernels:
-    """Return the linear kernels of the device: Triton's and cuBLAS on a GPU, else those asked for."""
-    if assembly.device.startswith("cuda") and not why_no_triton(assembly.device):
+def _kernels(engine: Engine, device: str) -> LinearKernels:
+    """Return the linear kernels of the device: Triton's and cuBLAS on a GPU, on the CPU those asked for."""
+    if device.startswith("cuda") and not why_no_triton(device):
         from inferd_kernels.triton.linear import gpu_kernels
 
         return gpu_kernels()
-    return default_kernels(assembly.linear)
+    return default_kernels(engine.linear if device.startswith("cpu") else "torch")
 
 
 def _repack_cache(settings: WorkerSettings) -> RepackCache | None:
@@ -202,8 +203,7 @@ def choose_dtype(wanted: str, device: str) -> str:
     return "bf16" if device.startswith("cuda") else "fp32"
 
 
-def _resolve(config: Config, checkpoint: Checkpoint, device: str, dtype: str) -> Resolution:
-    context = _context(config.engine, checkpoint, device, dtype)
+def _resolve(config: Config, checkpoint: Checkpoint, context: ProbeContext) -> Resolution:
     pins: dict[Kind, str] = {kind: getattr(config.plugins, kind) for kind in KINDS}
     manager = PluginManager(config.plugins.disable).load()
     return resolve(manager, context, pins, lambda arch: _read_spec(arch, checkpoint), options=config.plugin)
@@ -236,20 +236,18 @@ def _kv_format(engine: Engine, dtype: str) -> KVFormat:
     return next(known for known in get_args(KVFormat) if known == wanted)
 
 
-def _kept_format(engine: Engine, dtype: str, checkpoint: Checkpoint, resolution: Resolution, device: str) -> KVFormat:
-    """Return how keys and values are kept: as the attention plugin is fastest on where rows are rounded anyway."""
-    backend, plain = resolution.attention, _kv_format(engine, dtype)
-    rounded = backend.rounded_kv
-    if engine.kv_format != "auto" or rounded is None or not _rounds(engine, checkpoint, resolution, device):
-        return plain
-    context = replace(_context(engine, checkpoint, device, dtype), kv_format=rounded, spec=resolution.model)
-    return rounded if isinstance(backend.probe(context), Accept) else plain
+def _rounded_format(context: ProbeContext, resolution: Resolution) -> KVFormat:
+    """Return the KV format that the attention plugin is fastest on where rows are rounded anyway."""
+    backend = resolution.attention
+    if backend.rounded_kv is None:
+        return context.kv_format
+    rounded = replace(context, kv_format=backend.rounded_kv, spec=resolution.model)
+    return rounded.kv_format if isinstance(backend.probe(rounded), Accept) else context.kv_format
 
 
-def _rounds(engine: Engine, checkpoint: Checkpoint, resolution: Resolution, device: str) -> bool:
-    """Say whether native kernels will multiply packed weights by rounded rows."""
-    forms = {form for meta, form in _with_forms(checkpoint, resolution) if len(meta.shape) > 1}
-    kernels = default_kernels(engine.linear if device.startswith("cpu") else "torch")
+def _rounds(stored: Iterable[tuple[TensorMeta, str]], kernels: LinearKernels, device: str) -> bool:
+    """Say whether kernels of the device will multiply packed weights by rounded rows."""
+    forms = {form for meta, form in stored if len(meta.shape) > 1}
     return any(kernel.rounds_rows for form in forms for kernel in kernels.candidates(form, device))
 
 
@@ -270,7 +268,7 @@ def _with_forms(checkpoint: Checkpoint, resolution: Resolution) -> Iterator[tupl
 
 def _shape(
     settings: WorkerSettings,
-    checkpoint: Checkpoint,
+    stored: Iterable[tuple[TensorMeta, str]],
     resolution: Resolution,
     spec: ModelSpec,
     layouts: tuple[KVLayout, ...],
@@ -283,7 +281,7 @@ def _shape(
     native = on_host and engine.linear != "torch" and not why_missing()
     budget = MemoryBudget(
         grant=engine.memory or _grant(settings, device),
-        weights=weight_bytes(_with_forms(checkpoint, resolution), dtype, native=native),
+        weights=weight_bytes(stored, dtype, native=native),
         activations=activation_bytes(
             engine.token_budget or DEFAULT_CHUNK,
             spec.hidden_size,

@@ -165,17 +165,13 @@ def gemm_w4(
         return out
     num_blocks = columns // (2 * weight.half)
     launch = plan_launch("gemm_w4", m, n, num_blocks, x.device, tiles)
-    part = None
-    if launch.splits > 1:
-        part = torch.empty((launch.splits, m, n), dtype=torch.float32, device=x.device)
-    block_m, block_n = launch.tiles["BLOCK_M"], launch.tiles["BLOCK_N"]
-    gemm_w4_kernel[(triton.cdiv(n, block_n), triton.cdiv(m, block_m), launch.splits)](
+    gemm_w4_kernel[launch.grid](
         x,
         weight.codes,
         weight.scales,
         weight.scales if weight.mins is None else weight.mins,
         out,
-        part,
+        launch.part,
         epilogue.bias,
         epilogue.residual,
         m,
@@ -190,10 +186,10 @@ def gemm_w4(
         MINS=weight.mins is not None,
         BIAS=epilogue.bias is not None,
         RESIDUAL=epilogue.residual is not None,
-        CHAIN=block_m > 64,
+        CHAIN=launch.tiles["BLOCK_M"] > 64,
         SPLITS=launch.splits,
         **launch.tiles,
     )
-    if part is not None:
-        add_parts(part, out, epilogue)
+    if launch.part is not None:
+        add_parts(launch.part, out, epilogue)
     return out

@@ -168,18 +168,14 @@ def gemm_w8(
     assert not quantized or (rows.dtype == weight.codes.dtype and weight.mins is None and not weight.zero)
     block_k = block_of(columns, weight.group)
     launch = plan_launch(kernel, m, n, columns // block_k, rows.device, tiles)
-    part = None
-    if launch.splits > 1:
-        part = torch.empty((launch.splits, m, n), dtype=torch.float32, device=rows.device)
-    block_m, block_n = launch.tiles["BLOCK_M"], launch.tiles["BLOCK_N"]
-    gemm_w8_kernel[(triton.cdiv(n, block_n), triton.cdiv(m, block_m), launch.splits)](
+    gemm_w8_kernel[launch.grid](
         rows,
         x.scales if quantized else rows,
         weight.codes,
         weight.scales,
         weight.scales if weight.mins is None else weight.mins,
         out,
-        part,
+        launch.part,
         epilogue.bias,
         epilogue.residual,
         m,
@@ -200,6 +196,6 @@ def gemm_w8(
         SPLITS=launch.splits,
         **launch.tiles,
     )
-    if part is not None:
-        add_parts(part, out, epilogue)
+    if launch.part is not None:
+        add_parts(launch.part, out, epilogue)
     return out

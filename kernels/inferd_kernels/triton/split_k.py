@@ -31,6 +31,10 @@ class Launch(NamedTuple):
     tiles: dict[str, int]
     """BLOCK_M, BLOCK_N, num_warps, num_stages."""
     splits: int
+    grid: tuple[int, int, int]
+    """Programs over columns, rows and splits."""
+    part: torch.Tensor | None
+    """Where K is split: what each split writes, [splits, M, N] float32."""
 
 
 def case_of(num_rows: int) -> str:
@@ -39,14 +43,16 @@ def case_of(num_rows: int) -> str:
 
 
 def plan_launch(kernel: str, m: int, n: int, num_blocks: int, device: torch.device, tiles: Tiles | None) -> Launch:
-    """Choose tiles and splits of a product [m, n] over `num_blocks` blocks of K.
+    """Choose tiles and splits of a product [m, n] over `num_blocks` blocks of K, and make room for the parts.
 
     `PROGRAMS` in the tiles is how many programs a multiprocessor should get; 0 = K is never split.
     """
     chosen = dict(tiles or tiles_for(kernel, case_of(m), device))
     wanted = chosen.pop("PROGRAMS", 0) * num_processors(device)
-    columns = triton.cdiv(n, chosen["BLOCK_N"])
-    return Launch(chosen, min(num_blocks, max(1, wanted // columns)))
+    columns, rows = triton.cdiv(n, chosen["BLOCK_N"]), triton.cdiv(m, chosen["BLOCK_M"])
+    splits = min(num_blocks, max(1, wanted // columns))
+    part = torch.empty((splits, m, n), dtype=torch.float32, device=device) if splits > 1 else None
+    return Launch(chosen, splits, (columns, rows, splits), part)
 
 
 @triton.jit
