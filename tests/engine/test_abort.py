@@ -12,10 +12,12 @@ LONG = list(range(1, 21))
 
 
 def busy(depth: int = 1, **fields: object) -> Rig:
-    """Five requests over few slots and blocks: every state occurs within the first steps."""
-    rig = Rig(
-        batch=3, blocks=12, chunk=5, budget=16, depth=depth, drafter=OracleDraft(), max_draft=3, skip_ahead=2, **fields
-    )
+    """Five requests over few slots and blocks: every state occurs within the first steps.
+
+    With a draft model no step is planned before the last one is known.
+    """
+    drafter = OracleDraft() if depth == 1 else None
+    rig = Rig(batch=3, blocks=12, chunk=5, budget=16, depth=depth, drafter=drafter, max_draft=3, skip_ahead=2, **fields)
     rig.submit("old", [1, 2, 3], 20)
     rig.submit("chunks", LONG, 8)
     rig.submit("pair", [4, 4, 4, 4, 4, 9], 10, n=2, seed=3)

@@ -64,6 +64,7 @@ def run_case(case: tuple) -> Rig:
         assert len(result.logprobs) == NEW_TOKENS
         assert result.accepted <= result.drafted
     assert rig.executor.most_tokens <= budget
+    assert (rig.executor.num_followed > 0) == (depth == 2 and draft == "none" and kv != "recompute")
     assert rig.errors == {}
     assert rig.warnings == []
     rig.assert_empty()
@@ -76,11 +77,12 @@ def counters(rig: Rig) -> dict[str, int]:
         "hits": rig.reports[-1].stats.prefix_hits,
         "verified": rig.executor.num_verified,
         "accepted": rig.executor.num_accepted,
+        "followed": rig.executor.num_followed,
     }
 
 
 def test_sampled_grid_equals_plain_decoding_and_takes_every_path():
-    seen = dict.fromkeys(("preemptions", "hits", "verified", "accepted"), 0)
+    seen = dict.fromkeys(("preemptions", "hits", "verified", "accepted", "followed"), 0)
     for case in random.Random(20).sample(GRID, 150):
         for name, value in counters(run_case(case)).items():
             seen[name] += value > 0

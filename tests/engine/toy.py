@@ -59,6 +59,10 @@ class ToyExecutor(Executor):
         self.windows = windows
         self.kv = np.full((len(windows), shape.num_blocks * shape.block_size, 2), POISON)
         self.seeds: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        """By slot: the token it got last."""
+        self.num_followed = 0
+        """Rows whose token was not known when their step was built."""
         self.broken: set[tuple[int, int]] = set()
         """(seed, position) whose logits are not finite."""
         self.waiting: deque[Batch] = deque()
@@ -82,15 +86,24 @@ class ToyExecutor(Executor):
             self.seeds[init.slot] = init.seed
         self.batches.append(tuple(batch.counts))
         self.most_tokens = max(self.most_tokens, batch.num_tokens)
+        self._fill_in(batch)
         for group in range(len(self.windows)):
             slots = batch.slots[group]
             assert len(set(slots.tolist())) == len(slots), "two tokens go to one KV slot"
             self.kv[group, slots, 0] = batch.token_ids
             self.kv[group, slots, 1] = batch.positions
         rows = [self._row(batch, int(b)) for b in batch.sampling_seqs]
+        for b, row in zip(batch.sampling_seqs, rows, strict=True):
+            self.last[int(batch.seq_slots[b])] = row.ids[-1] if row.ids else 0
         self._check_sample_rows(batch)
         prompts = {b: self._prompt_logprobs(batch, b) for b, _ in batch.prompt_rows}
         return StepOutput(rows, prompts, 0.001)
+
+    def _fill_in(self, batch: Batch) -> None:
+        """Put the tokens in that the step before gave."""
+        for row in np.flatnonzero(batch.token_ids < 0):
+            batch.token_ids[row] = self.last[~int(batch.token_ids[row])]
+            self.num_followed += 1
 
     def _check_sample_rows(self, batch: Batch) -> None:
         wanted: list[int] = []

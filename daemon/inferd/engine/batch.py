@@ -43,6 +43,12 @@ class Plan:
     """Slots given up since the last plan; they may be among the entered again."""
 
     @property
+    def may_be_followed(self) -> bool:
+        """True when the next step may be planned unseen: the device chooses every token of this one by itself."""
+        asking = [row.seq.asks_host or row.seq.matcher is not None for row in self.rows]
+        return not (self.counts.verify or any(asking))
+
+    @property
     def num_tokens(self) -> int:
         num_decode = self.counts.decode
         return num_decode + sum(row.num_tokens for row in self.rows[num_decode:])
@@ -71,7 +77,7 @@ class Batch:
     """
 
     counts: StepCounts
-    token_ids: NDArray[np.int32]  # [T]
+    token_ids: NDArray[np.int32]  # [T] negative: the token that executor slot ~id got in the step before
     positions: NDArray[np.int32]  # [T]
     cu_seqlens: NDArray[np.int32]  # [B + 1]
     context_lens: NDArray[np.int32]  # [B]

@@ -86,7 +86,7 @@ class BatchBuilder:
         seq_slots, positions = self._seq_slots[:num_seqs], self._positions[:num_seqs]
         token_ids, slots = self._token_ids[:num_seqs], self._slots[:, :num_seqs]
         seq_slots[:] = [seq.slot for seq in seqs]
-        token_ids[:] = [seq.tokens[start] for seq, start in zip(seqs, starts, strict=True)]
+        token_ids[:] = [_token(seq, start) for seq, start in zip(seqs, starts, strict=True)]
         positions[:] = starts
         for group in range(len(slots)):
             blocks = [max(0, (seq.tables or ())[group][start // size]) for seq, start in zip(seqs, starts, strict=True)]
@@ -157,7 +157,7 @@ class BatchBuilder:
 
     def _fill_tokens(self, rows: list[Row], num_decode: int, num_tokens: int) -> NDArray[np.int32]:
         out = self._token_ids[:num_tokens]
-        out[:num_decode] = [row.seq.tokens[row.start] for row in rows[:num_decode]]
+        out[:num_decode] = [_token(row.seq, row.start) for row in rows[:num_decode]]
         at = num_decode
         for seq, start, count, drafts, _ in rows[num_decode:]:
             known = count - len(drafts)
@@ -218,6 +218,11 @@ class BatchBuilder:
             at += len(row.drafts) + 1
         assert self._masks is not None
         return np.array(masked_rows, np.int32), self._masks.make(constrained)
+
+
+def _token(seq: Sequence, index: int) -> int:
+    """Return a token of a sequence, or where to find it: the step in flight chooses it, and keeps it by slot."""
+    return seq.tokens[index] if index < len(seq.tokens) else ~seq.slot
 
 
 def _prompt_rows(rows: list[Row], first: int) -> tuple[tuple[int, int], ...]:

@@ -96,12 +96,8 @@ class Engine:
         errors, self._errors = self._errors + self.scheduler.expire(self._clock()) + self._release_compiled(), []
         outputs: list[SeqOutput] = []
         work = Work(self._demand)
-        plan = self.scheduler.schedule(self._drafts())
-        if plan.rows:
-            self.executor.submit(self.builder.build(plan))
-            self.scheduler.advance(plan)
-            self._in_flight.append(plan)
-        if self._in_flight and (len(self._in_flight) >= self.executor.depth or not plan.rows):
+        submitted = self._submit_next()
+        if self._in_flight and not (submitted and self._may_plan):
             oldest = self._in_flight.popleft()
             out = self.executor.collect()
             accepted = self.scheduler.journal.num_accepted
@@ -119,6 +115,25 @@ class Engine:
             warnings=warnings,
             charges=work.charges,
         )
+
+    @property
+    def _may_plan(self) -> bool:
+        """True when a step may be planned now: what is in flight need not be known for it, and one more has room."""
+        if not self._in_flight:
+            return True
+        room = len(self._in_flight) < self.executor.depth
+        return room and self.drafter is None and self.scheduler.kv.retains and self._in_flight[-1].may_be_followed
+
+    def _submit_next(self) -> bool:
+        """Plan a step and start it; False when there is none, or none yet."""
+        if not self._may_plan:
+            return False
+        plan = self.scheduler.schedule(self._drafts())
+        if plan.rows:
+            self.executor.submit(self.builder.build(plan))
+            self.scheduler.advance(plan)
+            self._in_flight.append(plan)
+        return bool(plan.rows)
 
     def idle(self) -> Ceilings | None:
         """Do a short slice of what can wait; called while there is nothing else."""

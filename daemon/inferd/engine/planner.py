@@ -48,9 +48,14 @@ class Planner:
         self._static = static
         self._clock = clock
 
-    def plan(self, drafts: Drafts) -> Plan:
-        """Choose rows within the budget, preempting where blocks run out."""
+    def plan(self, drafts: Drafts, *, ahead: bool = False) -> Plan:
+        """Choose rows within the budget, preempting where blocks run out; `ahead` of steps in flight choose none then.
+
+        What is in flight cannot be preempted, and who gives way must not depend on that.
+        """
         preempted: list[Sequence] = []
+        if ahead and not self._grow_all():
+            return Plan([], StepCounts(0, 0, 0))
         may_admit = not self._static or not (len(self._running) or self._running.held)
         budget = self._shape.token_budget
         hungry = self._running.prefilling or (may_admit and len(self._admission.queue) and self._running.has_slot)
@@ -75,22 +80,22 @@ class Planner:
         decode: list[Row] = []
         verify: list[Row] = []
         chunks: list[Row] = []
-        decoding = list(self._running.decoding)
+        decoding = self._decoding()
         spare = budget - len(decoding)
         for index, seq in enumerate(decoding):
             if budget <= 0:
                 self._serve_first(decoding[index:])
                 break
-            if seq.num_inflight and seq.num_computed + seq.num_inflight >= len(seq.tokens):
+            start = seq.num_computed + seq.num_inflight
+            count = seq.num_coming - start
+            if count <= 0 or seq.num_coming > seq.limit:
                 continue
             guess = self._usable(seq, drafts, spare) if drafts else ()
-            need = len(seq.tokens) + len(guess)
+            need = seq.num_coming + len(guess)
             if need > seq.capacity:
                 guess = self._make_room(seq, guess, preempted)
                 if guess is None:
                     continue
-            start = seq.num_computed + seq.num_inflight
-            count = len(seq.tokens) - start
             if guess:
                 spare -= len(guess)
                 verify.append(Row(seq, start, count + len(guess), guess))
@@ -105,6 +110,18 @@ class Planner:
         if preempted:
             decode, verify, chunks = ([r for r in rows if r.seq.tables] for rows in (decode, verify, chunks))
         return decode, verify, chunks
+
+    def _decoding(self) -> list[Sequence]:
+        """Return the sequences whose next token extends their output, or will once the steps in flight are done."""
+        return [*self._running.decoding, *[seq for seq in self._running.prefilling if seq.num_sampling]]
+
+    def _grow_all(self) -> bool:
+        """Make room for the next token of all that decode; False when that would take another one's blocks."""
+        return all(
+            self._running.grow(seq, seq.num_coming)
+            for seq in self._decoding()
+            if seq.capacity < seq.num_coming <= seq.limit
+        )
 
     def _serve_first(self, unserved: list[Sequence]) -> None:
         """Let those that the budget left out be first in the next step."""
@@ -125,9 +142,9 @@ class Planner:
         """Allocate for a row: first without its drafts, then at the cost of others. None = it gives way."""
         if seq.tables is None:
             return None
-        if self._running.grow(seq, len(seq.tokens) + len(guess)):
+        if self._running.grow(seq, seq.num_coming + len(guess)):
             return guess
-        while not self._running.grow(seq, len(seq.tokens)):
+        while not self._running.grow(seq, seq.num_coming):
             if self._running.release_held():
                 continue
             victim = self._running.victim()

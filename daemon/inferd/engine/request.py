@@ -50,7 +50,9 @@ class Sequence:
     num_computed: int = 0
     """Tokens whose KV is in the cache."""
     num_inflight: int = 0
-    """Tokens of the step that is running."""
+    """Tokens of the steps that are running."""
+    num_sampling: int = 0
+    """Tokens that the running steps are choosing for it: they count, but nobody knows them yet."""
     tables: BlockTables | None = None
     capacity: int = 0
     """Tokens its blocks have room for."""
@@ -72,10 +74,20 @@ class Sequence:
     finish: FinishReason | None = None
     stop_token: int | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    asks_host: bool = field(init=False)
+    """Its tokens are chosen or reported with the host's help, so no step may follow unseen."""
+
+    def __post_init__(self) -> None:
+        self.asks_host = bool(self.bad_word_ids) or asks_host(self.sampling)
 
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
+
+    @property
+    def num_coming(self) -> int:
+        """Its tokens once the running steps are done."""
+        return len(self.tokens) + self.num_sampling
 
     @property
     def num_output(self) -> int:
@@ -94,3 +106,17 @@ class Sequence:
     def needs_prompt_rows(self) -> bool:
         """Prompt logprobs need the logits of every prompt row, so no prefix hit may skip them."""
         return self.sampling.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt
+
+
+def asks_host(sampling: SamplingParams) -> bool:
+    """Say whether the host takes part in choosing a token: it edits logits, counts earlier tokens or reports them."""
+    return (
+        sampling.logprobs is not None
+        or sampling.prompt_logprobs is not None
+        or sampling.allowed_token_ids is not None
+        or bool(sampling.logit_bias)
+        or sampling.min_tokens > 0
+        or sampling.repetition_penalty != 1
+        or sampling.presence_penalty != 0
+        or sampling.frequency_penalty != 0
+    )

@@ -31,7 +31,9 @@ class Scheduler:
     """One token budget a step: decodes and verifications first, then prefill chunks, then admission.
 
     A step is `schedule`, `advance`, `commit`; with more steps in flight, `schedule` may come again
-    before the first `commit`: a sequence whose next token is still being sampled then sits out.
+    before the first `commit`: the token still being chosen then counts as there. A sequence that ends with
+    it has one row too many in flight, whose outcome is dropped. No sequence loses its blocks meanwhile:
+    where they run out, nothing is planned before the steps in flight are committed.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class Scheduler:
 
     def schedule(self, drafts: Drafts) -> Plan:
         """Choose the rows of the next step and reserve their slots."""
-        plan = self._planner.plan(drafts)
+        plan = self._planner.plan(drafts, ahead=self._steps_in_flight > 0)
         if not plan.rows:
             self._check_stuck()
             return plan
@@ -172,6 +174,7 @@ class Scheduler:
         self._steps_in_flight += 1
         for row in plan.rows:
             row.seq.num_inflight += row.num_tokens
+            row.seq.num_sampling += row.samples
 
     def commit(self, plan: Plan, out: StepOutput) -> tuple[list[SeqOutput], list[SeqError]]:
         """Take in what the oldest plan in flight gave: outputs for the front, and failed requests."""
@@ -184,6 +187,7 @@ class Scheduler:
         for index, row in enumerate(plan.rows):
             seq = row.seq
             seq.num_inflight -= row.num_tokens
+            seq.num_sampling -= row.samples
             result = next(results) if row.samples else None
             if seq.finish is not None:
                 self._leave(seq)
