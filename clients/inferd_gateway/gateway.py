@@ -19,13 +19,14 @@ _PATH_HEADS = ("/", ".", "~")
 
 
 class Gateway:
-    """One for the life of the server."""
+    """One for the life of the server. Raises ValueError for a key file that is none."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.started = int(time.time())
         self.client = AsyncClient(
             settings.runtime,
+            key_file=settings.key_file,
             name="inferd-gateway",
             timeouts=Timeouts(connect=3.0, reconnect=3.0),
             retry=RetryPolicy(codes=frozenset({Code.ENGINE_LOST})),  # a full queue is told to the HTTP client

@@ -12,6 +12,8 @@ class Settings:
 
     runtime: Path | None = None
     """The daemon's folder of sockets; None = the usual one."""
+    key_file: Path | None = None
+    """In place of a folder: the key of a daemon on tcp, which says where it is."""
     token: str | None = None
     """What clients must present; None = nobody is asked."""
     allowed_hosts: tuple[str, ...] = ()

@@ -34,6 +34,9 @@ def test_from_a_key_to_an_answer(tool: Tool, tmp_path: Path) -> None:
     try:
         ran = tool("--key", str(file), "run", "--raw", "over tcp")
         assert (ran.code, ran.out) == (0, "over tcp"), ran.err
+        load = ("--input-len", "4", "--output-len", "2", "--requests", "2", "--warmup", "0")
+        measured = tool("--key", str(file), "bench", "serve", *load)
+        assert (measured.code, "failed: none" in measured.out) == (0, True), measured.err
         refused = tool("--key", str(file), "top", "--once")
         assert (refused.code, refused.err.count("\n")) == (Exit.FAILURE, 1)
         assert "role admin" in refused.err

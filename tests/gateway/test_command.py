@@ -25,10 +25,10 @@ def tool(tmp_path: Path, daemon: FakeDaemon) -> Tool:
 
 
 @contextmanager
-def started(tool: Tool, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start the command; yield the line that says where it serves."""
+def started(tool: Tool, *options: str, before: tuple[str, ...] = ()) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start the command, with options `before` its name; yield the line that says where it serves."""
     with tempfile.TemporaryFile("w+") as notes:
-        command = [*COMMAND, "--runtime", str(tool.runtime), "gateway", "--port", "0", *options]
+        command = [*COMMAND, "--runtime", str(tool.runtime), *before, "gateway", "--port", "0", *options]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=notes, text=True, env=tool.env)
         assert process.stdout is not None
         try:

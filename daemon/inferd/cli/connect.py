@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 from inferd.cli.errors import CliError
 from inferd.cli.exits import Exit
@@ -17,20 +18,34 @@ from inferd_client.errors import (
     Overloaded,
     UnknownModel,
 )
+from inferd_client.key_file import KeyFile
 from inferd_client.options import Timeouts
 
 if TYPE_CHECKING:
     from inferd.cli.state import State
 
 
+class Where(TypedDict, total=False):
+    """One of two ways to name a daemon, as the constructors of clients take them."""
+
+    runtime: Path
+    key_file: Path
+
+
 def connect(state: State, *, timeouts: Timeouts | None = None) -> Client:
     """Return a client; use it in a `with` block. Nothing is sent before the first call."""
-    if state.key_file:
-        try:
-            return Client(key_file=state.key_file, name="inferd-cli", timeouts=timeouts)
-        except ValueError as error:
-            raise CliError(str(error), Exit.CONFIG) from None
-    return Client(state.paths.runtime, name="inferd-cli", timeouts=timeouts)
+    return Client(**where(state), name="inferd-cli", timeouts=timeouts)
+
+
+def where(state: State) -> Where:
+    """Return where the daemon is that the options name: its folder, or the key of one on tcp. Raises CliError."""
+    if not state.key_file:
+        return {"runtime": state.paths.runtime}
+    try:
+        KeyFile.load(state.key_file)
+    except ValueError as error:
+        raise CliError(str(error), Exit.CONFIG) from None
+    return {"key_file": Path(state.key_file)}
 
 
 def explain(error: BaseException) -> tuple[str, Exit] | None:

@@ -21,7 +21,7 @@ from inferd.bench.serve.profiles import Profile
 from inferd.bench.serve.spent import Spent, spent
 from inferd.bench.serve.summary import Bounds, Summary, summarize
 from inferd_client import AsyncClient, Timeouts
-from inferd_client.protocol import ModelStatus
+from inferd_client.protocol import ModelStatus, StatusReply
 
 IDLE_S = 120.0
 WARMUP_OUTPUT = 16
@@ -86,12 +86,17 @@ class Report(NamedTuple):
     runs: list[Run]
 
 
-async def benchmark(runtime: Path, settings: Settings, progress: Progress = lambda *_: None) -> Report:
-    """Run every load of the settings, one after the other. Raises what the client raises, ValueError for lengths."""
+async def benchmark(
+    connect: Callable[..., AsyncClient], settings: Settings, progress: Progress = lambda *_: None
+) -> Report:
+    """Run every load of the settings, one after the other. Raises what the client raises, ValueError for lengths.
+
+    `connect` makes a client of the daemon, by the keywords `name` and `timeouts`.
+    """
     timeouts = Timeouts(idle=IDLE_S)
     async with AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(AsyncClient(runtime, name=f"bench-{i}", timeouts=timeouts))
+            await stack.enter_async_context(connect(name=f"bench-{i}", timeouts=timeouts))
             for i in range(settings.clients)
         ]
         model = await _ready(clients[0], settings.model, progress)
@@ -111,10 +116,19 @@ async def benchmark(runtime: Path, settings: Settings, progress: Progress = lamb
 
 
 async def _ready(client: AsyncClient, name: str, progress: Progress) -> ModelStatus:
-    wanted = name or (await client.status()).default_model
-    await client.load(wanted, on_progress=lambda p: progress(p.reason or "loading", p.done, p.total))
-    models = (await client.status()).models
-    return next(m for m in models if wanted in (m.name, m.path))
+    """Return the model once it serves; one that does already is not loaded, which takes an admin over tcp."""
+    status = await client.status()
+    wanted = name or status.default_model
+    found = _loaded(status, wanted)
+    if found is None or found.state != "ready":
+        await client.load(wanted, on_progress=lambda p: progress(p.reason or "loading", p.done, p.total))
+        found = _loaded(await client.status(), wanted)
+    assert found is not None
+    return found
+
+
+def _loaded(status: StatusReply, name: str) -> ModelStatus | None:
+    return next((model for model in status.models if name in (model.name, model.path)), None)
 
 
 async def _warm_up(generator: LoadGenerator, plan: Iterator[Planned], settings: Settings, progress: Progress) -> None:

@@ -90,16 +90,19 @@ def serve(state: State, **options: Any) -> None:
     length, so that every run does the same work. The traffic record leaves these requests out.
     """
     import asyncio
+    from functools import partial
 
     from inferd.bench.serve.run import benchmark
+    from inferd.cli.connect import where
     from inferd.cli.progress import PhaseBar
+    from inferd_client import AsyncClient
 
     if options["plot"] is not None:
         _need_matplotlib()
-    settings = _settings(state, options)
+    settings, place = _settings(state, options), where(state)
     with PhaseBar("bench", unit="count") as bar:
         try:
-            report = asyncio.run(benchmark(state.paths.runtime, settings, bar.update))
+            report = asyncio.run(benchmark(partial(AsyncClient, **place), settings, bar.update))
         except ValueError as error:
             raise CliError(str(error)) from None
     _show(report, as_json=options["as_json"])

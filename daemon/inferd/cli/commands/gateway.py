@@ -52,9 +52,11 @@ def gateway(
 ) -> None:
     """Serve /v1/models, /v1/completions, /v1/chat/completions, /health and /metrics in the foreground.
 
-    Any OpenAI client works with the base URL and the token that are printed at the start.
+    Any OpenAI client works with the base URL and the token that are printed at the start. With `inferd --key FILE
+    gateway` the models are those of a daemon on tcp.
     """
     try:
+        from inferd.cli.connect import where
         from inferd_gateway import Settings
         from inferd_gateway.server import is_loopback
     except ModuleNotFoundError as error:
@@ -66,7 +68,7 @@ def gateway(
         raise click.UsageError(f"--no-auth would let everyone on the network use {host}; leave it out")
     token = None if no_auth else _token(token_file or state.paths.state / TOKEN_FILE)
     settings = Settings(
-        runtime=state.paths.runtime,
+        **where(state),
         token=token,
         allowed_hosts=allow_host,
         cors_origins=cors_origin,
