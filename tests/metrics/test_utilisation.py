@@ -48,6 +48,21 @@ def test_nothing_ran_or_nothing_is_known() -> None:
     assert window.read(12.0, CEILINGS, "int8").decode_bytes_s is None
 
 
+def test_what_was_achieved_can_be_done() -> None:
+    """A ceiling measured on a busy machine is too low: more than all of it is never shown."""
+    window = UseWindow(window_s=10)
+    window.add(stats(1.0, decode_s=0.5, weight_bytes=1500))
+    short = window.read(1.0, CEILINGS, "int8")
+    assert (short.mbu, short.bytes_ceiling) == (1.0, 3000.0)
+    window.add(stats(2.0, prefill_tokens=1, prefill_s=2.0, prefill_flops=3000.0))
+    window.add(stats(3.0, decode_s=0.5, weight_bytes=500))
+    found = window.read(3.0, CEILINGS, "int8")
+    assert (found.mbu, found.bytes_ceiling, found.mfu, found.flops_ceiling) == (1.0, 2000.0, 1.0, 1500.0)
+    window.add(stats(20.0, decode_s=2.0, weight_bytes=1000))
+    assert window.read(20.0, CEILINGS, "int8").mbu == 0.25
+    assert window.read(20.0, None, "int8").bytes_ceiling is None
+
+
 def test_the_share_of_weights() -> None:
     assert weight_share(stats(0.0, weight_bytes=30, kv_bytes=10.0)) == 0.75
     assert weight_share(stats(0.0)) == 1.0

@@ -1,8 +1,8 @@
 """Measure what the machine can do at best: reading memory, and matrix products by number format.
 
 Short slices in idle time, each as a step would use the machine (all compute threads together, nothing
-else running), the best of several; remembered per machine in the cache folder. Utilisation is shown
-against these figures, not against a data sheet.
+else running), the best of several at several starts; remembered per machine in the cache folder.
+Utilisation is shown against these figures, not against a data sheet.
 """
 
 from __future__ import annotations
@@ -29,37 +29,67 @@ GPU_READ_BYTES = 1 << 30
 ROWS, WIDTH, GPU_WIDTH = 256, 1024, 8192
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
 
+READ = "read"
+"""Name of the one figure that is no number format."""
+ENOUGH = 3
+"""Measurements, at one start each, of which the best is kept."""
+KEPT_S = 30 * 86400.0
+
 Timed = Callable[[], None]
 
 
-def measure(device: str, threads: int, formats: tuple[str, ...], cache: Path | None) -> Iterator[Ceilings | None]:
-    """Yield None after each slice of work, and the result at the end; one that is remembered at once.
+class Best(msgspec.Struct, frozen=True):
+    """The best of the measurements of one figure."""
 
-    `formats` are those that matter here. A format that the device has no product for is left out.
+    rate: float = 0.0
+    times: int = 0
+    since: float = 0.0
+    """Unix seconds of the first one."""
+
+
+def measure(
+    device: str, threads: int, formats: tuple[str, ...], cache: Path | None, wall: Callable[[], float] = time.time
+) -> Iterator[Ceilings | None]:
+    """Yield what is remembered at once, None after each slice of work, and the result when it is better.
+
+    A machine that is busy measures low, so the first starts measure again and the best is kept; after a month all is
+    measured anew. `formats` are those that matter here; the rate of one that the device has no product for is 0.
     """
     on_gpu = device.startswith("cuda")
     threads = 1 if on_gpu else threads or physical_cores()
     key = f"{_device_name(device)}, {threads} threads, torch {torch.__version__}"
-    known = _load(cache).get(key)
-    if known is not None and set(formats) <= set(known.flops):
-        yield known
+    now = wall()
+    found = {name: best for name, best in _load(cache).get(key, {}).items() if now - best.since < KEPT_S}
+    due = [name for name in (READ, *formats) if name not in found or found[name].times < ENOUGH]
+    before = _as_ceilings(found) if {READ, *formats} <= set(found) else None
+    if before is not None:
+        yield before
+    if not due:
         return
     yield None
-    rate, flops = (known.read_bytes_s, dict(known.flops)) if known is not None else (0.0, {})
-    if known is None:
-        for best in _best(_reader(device, threads), _read_bytes(device)):
-            rate = best
-            yield None
-    for name in [name for name in formats if name not in flops]:
+    for name in due:
+        known, rate = found.get(name, Best(since=now)), 0.0
         try:
-            work, operations = _multiplier(device, threads, FORMATS[name])
-            for flops[name] in _best(work, operations):
+            for best in _best(*_work(name, device, threads)):
+                rate = best
                 yield None
         except (RuntimeError, KeyError):
-            flops[name] = 0.0  # no kernel for this format here
-    found = Ceilings(read_bytes_s=rate, flops=flops)
+            pass  # no kernel for this format here
+        found[name] = Best(rate=max(rate, known.rate), times=known.times + 1, since=known.since)
     _save(cache, key, found)
-    yield found
+    yield _as_ceilings(found)
+
+
+def _as_ceilings(found: dict[str, Best]) -> Ceilings:
+    flops = {name: best.rate for name, best in found.items() if name != READ}
+    return Ceilings(read_bytes_s=found[READ].rate, flops=flops)
+
+
+def _work(name: str, device: str, threads: int) -> tuple[Timed, float]:
+    """Return what to time for a figure, and how much of it one call does."""
+    if name == READ:
+        return _reader(device, threads), _read_bytes(device)
+    return _multiplier(device, threads, FORMATS[name])
 
 
 def _best(work: Timed, amount: float) -> Iterator[float]:
@@ -133,17 +163,17 @@ def _device_name(device: str) -> str:
     return f"{next(names, 'CPU')} x {os.cpu_count()}"
 
 
-def _load(cache: Path | None) -> dict[str, Ceilings]:
+def _load(cache: Path | None) -> dict[str, dict[str, Best]]:
     """Return what is remembered; a file that is absent or spoilt is as good as none."""
     if cache is None:
         return {}
     try:
-        return msgspec.json.decode((cache / FILE).read_bytes(), type=dict[str, Ceilings])
+        return msgspec.json.decode((cache / FILE).read_bytes(), type=dict[str, dict[str, Best]])
     except (OSError, msgspec.DecodeError):
         return {}
 
 
-def _save(cache: Path | None, key: str, found: Ceilings) -> None:
+def _save(cache: Path | None, key: str, found: dict[str, Best]) -> None:
     if cache is None:
         return
     temporary = cache / f"{FILE}.{os.getpid()}"
