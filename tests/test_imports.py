@@ -199,7 +199,7 @@ def test_the_daemon_never_imports_a_concrete_plugin() -> None:
         ("inferd.front.main", "inferd_client.protocol.codes", True),
         ("inferd.engine.scheduler", "torch", False),
         ("inferd.engine.runner", "torch", True),
-        ("inferd.engine.sampler.noise", "torch", True),
+        ("inferd.engine.sampler.masks", "torch", True),
         ("inferd.engine.scheduler", "inferd_plugins.kv.paged", False),
         ("inferd_plugins.kv.paged", "torch", False),
         ("inferd_plugins.attention.torch", "inferd.engine.batch", False),

@@ -66,7 +66,7 @@ def caught_calls() -> Iterator[list[Call]]:
     calls: list[Call] = []
 
     def record(self: JITFunction, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
-        options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages") if name in kwargs}
+        options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion") if name in kwargs}
         bound = dict(zip(self.arg_names, args, strict=False)) | kwargs
         assert set(bound) == set(self.arg_names), f"{self.fn.__name__}: {set(bound) ^ set(self.arg_names)}"
         assert all(size >= 1 for size in grid)

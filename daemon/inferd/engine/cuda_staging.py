@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from inferd.engine.sampler.noise import row_keys
 from inferd.plugin.types import StepCounts, StepInputs
+from inferd_kernels.reference.noise import row_keys
 from inferd_kernels.triton.sampler import RowParams
 
 if TYPE_CHECKING:

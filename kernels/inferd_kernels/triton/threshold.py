@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from inferd_kernels.triton.noise import fixed_weight
+
 
 @triton.jit
 def key_of(b_x):
@@ -25,31 +27,58 @@ def value_of(i_key):
 
 
 @triton.jit
-def weigh(p_row, num_columns, i_low, i_mid, i_high, i_floor, scale, top, MASS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return, for three pivots, how many values (MASS: what probability mass) lie at or above each.
-
-    Values below the key `i_floor` do not count.
-    """
-    b_low = tl.zeros([BLOCK], dtype=tl.float32)
-    b_mid = tl.zeros([BLOCK], dtype=tl.float32)
-    b_high = tl.zeros([BLOCK], dtype=tl.float32)
-    for i_first in range(0, num_columns, BLOCK):
-        o_v = i_first + tl.arange(0, BLOCK)
-        b_x = tl.load(p_row + o_v, mask=o_v < num_columns, other=float("-inf")) * scale
-        b_key = key_of(b_x)
-        kept = (b_key >= i_floor) & (o_v < num_columns)
-        if MASS:
-            b_weight = tl.where(kept, tl.exp(b_x - top), 0.0)
-        else:
-            b_weight = tl.where(kept, 1.0, 0.0)
-        b_low += tl.where(b_key >= i_low, b_weight, 0.0)
-        b_mid += tl.where(b_key >= i_mid, b_weight, 0.0)
-        b_high += tl.where(b_key >= i_high, b_weight, 0.0)
-    return tl.sum(b_low, 0), tl.sum(b_mid, 0), tl.sum(b_high, 0)
+def scaled(p_row, o_v, num_columns, temperature):
+    """Return logits over the temperature, -inf past the row; one IEEE division, and no -0, as 0 is its equal."""
+    b_x = tl.load(p_row + o_v, mask=o_v < num_columns, other=float("-inf"))
+    return tl.div_rn(b_x, temperature) + 0.0
 
 
 @triton.jit
-def search(p_row, num_columns, i_floor, i_top, wanted, scale, top, MASS: tl.constexpr, BLOCK: tl.constexpr):
+def weights(b_x, b_key, o_v, i_floor, num_columns, top, MASS: tl.constexpr):
+    """Return what each value counts for: 1 (MASS: its probability mass), or 0 below the key `i_floor`."""
+    kept = (b_key >= i_floor) & (o_v < num_columns)
+    if MASS:
+        return tl.where(kept, fixed_weight(b_x, top), 0)
+    else:
+        return kept.to(tl.int32)
+
+
+@triton.jit
+def weigh(p_row, num_columns, i_low, i_mid, i_high, i_floor, temperature, top, MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """Return, for three pivots, how many values (MASS: what probability mass) lie at or above each.
+
+    Values below the key `i_floor` do not count. Whole numbers: the sums depend on no order.
+    """
+    DTYPE: tl.constexpr = tl.int64 if MASS else tl.int32
+    b_low = tl.zeros([BLOCK], dtype=DTYPE)
+    b_mid = tl.zeros([BLOCK], dtype=DTYPE)
+    b_high = tl.zeros([BLOCK], dtype=DTYPE)
+    for i_first in range(0, num_columns, BLOCK):
+        o_v = i_first + tl.arange(0, BLOCK)
+        b_x = scaled(p_row, o_v, num_columns, temperature)
+        b_key = key_of(b_x)
+        b_weight = weights(b_x, b_key, o_v, i_floor, num_columns, top, MASS)
+        b_low += tl.where(b_key >= i_low, b_weight, 0)
+        b_mid += tl.where(b_key >= i_mid, b_weight, 0)
+        b_high += tl.where(b_key >= i_high, b_weight, 0)
+    return tl.sum(b_low, 0).to(tl.int64), tl.sum(b_mid, 0).to(tl.int64), tl.sum(b_high, 0).to(tl.int64)
+
+
+@triton.jit
+def mass_from(p_row, num_columns, i_first_key, i_floor, temperature, top, BLOCK: tl.constexpr):
+    """Return the probability mass of the values whose keys reach both `i_first_key` and `i_floor`."""
+    b_mass = tl.zeros([BLOCK], dtype=tl.int64)
+    for i_first in range(0, num_columns, BLOCK):
+        o_v = i_first + tl.arange(0, BLOCK)
+        b_x = scaled(p_row, o_v, num_columns, temperature)
+        b_key = key_of(b_x)
+        b_weight = weights(b_x, b_key, o_v, i_floor, num_columns, top, True)
+        b_mass += tl.where(b_key >= i_first_key, b_weight, 0)
+    return tl.sum(b_mass, 0)
+
+
+@triton.jit
+def search(p_row, num_columns, i_floor, i_top, wanted, temperature, top, MASS: tl.constexpr, BLOCK: tl.constexpr):
     """Return the highest key whose weight (of all values at or above it) reaches `wanted`.
 
     It lies in [i_floor, i_top]; the weight at i_floor is taken to reach it.
@@ -63,8 +92,8 @@ def search(p_row, num_columns, i_floor, i_top, wanted, scale, top, MASS: tl.cons
         i_mid = tl.minimum(i_low + i_step, i_right)
         i_high = tl.minimum(i_mid + i_step, i_right)
         w_low, w_mid, w_high = weigh(
-            p_row, num_columns, i_low.to(tl.int32), i_mid.to(tl.int32), i_high.to(tl.int32), i_floor, scale, top,
-            MASS, BLOCK,
+            p_row, num_columns, i_low.to(tl.int32), i_mid.to(tl.int32), i_high.to(tl.int32), i_floor, temperature,
+            top, MASS, BLOCK,
         )  # fmt: skip
         i_new_left = tl.where(w_low >= wanted, i_low, i_left)
         i_new_left = tl.where((w_mid >= wanted) & (i_mid < i_right), i_mid, i_new_left)

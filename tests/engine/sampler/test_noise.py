@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from inferd.engine.sampler.noise import gumbel, row_keys
 from inferd_client.protocol import SamplingParams
+from inferd_kernels.reference.noise import gumbel, row_keys
 from tests.engine.sampler.driver import sample_rows
 from tests.engine.sampler.oracle import Row, noise, softmax
 

@@ -10,7 +10,6 @@ import torch
 
 from inferd.engine.batch import SlotInit
 from inferd.engine.sampler import Sampler
-from inferd.engine.sampler.noise import gumbel, row_keys
 from inferd_client.protocol import SamplingParams
 from inferd_kernels.cpu.library import Library
 from inferd_kernels.cpu.linear import CpuDenseLinear, PackedMatrix
@@ -19,6 +18,7 @@ from inferd_kernels.cpu.program import Program
 from inferd_kernels.cpu.structs import HeadArgs
 from inferd_kernels.linear import RowTable
 from inferd_kernels.reference.forms import Packed
+from inferd_kernels.reference.noise import gumbel, row_keys
 from tests.engine.sampler.driver import plain_rows
 
 KERNEL = CpuDenseLinear()

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from inferd.engine.sampler.edits import SlotEdits, apply_penalties
-from inferd.engine.sampler.filters import apply_min_p, apply_top_k, apply_top_p
 from inferd.engine.sampler.history import History
 from inferd.engine.sampler.masks import apply_masks
-from inferd.engine.sampler.noise import gumbel, row_keys
 from inferd.engine.sampler.params import SlotParams
+from inferd_kernels.reference.filters import apply_min_p, apply_top_k, apply_top_p
+from inferd_kernels.reference.noise import gumbel, row_keys
 
 if TYPE_CHECKING:
     from inferd.engine.batch import SlotInit

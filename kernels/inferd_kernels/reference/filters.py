@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from inferd.engine.sampler.noise import fixed_weights
+from inferd_kernels.reference.noise import fixed_weights
 
 PROBE = 1024
 """Top-p looks at this many tokens before it sorts the whole vocabulary."""
@@ -27,7 +27,7 @@ def apply_top_k(logits: torch.Tensor, top_k: torch.Tensor) -> None:
     """Keep the top_k [R] highest logits of each row (0 = all); in place."""
     vocab = logits.shape[-1]
     wanted = top_k.clamp(max=vocab)
-    highest = logits.topk(int(wanted.max()), dim=-1).values
+    highest = logits.topk(max(1, int(wanted.max())), dim=-1).values
     threshold = highest.gather(1, (wanted - 1).clamp(min=0).unsqueeze(1))
     threshold = threshold.masked_fill((wanted == 0).unsqueeze(1), _OUT)
     logits.masked_fill_(logits < threshold, _OUT)
