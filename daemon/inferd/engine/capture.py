@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from inferd.engine.batch import Batch
+    from inferd.engine.sampler import Sampler
     from inferd.engine.workspace import BucketWorkspace, StepBuffers
     from inferd.model.decoder import Decoder
     from inferd.plugin.contracts import AttentionBackend
@@ -30,7 +31,13 @@ class Forward(NamedTuple):
     logits: torch.Tensor
     """[R, vocab] float32; where tokens were chosen, only of rows whose logits are asked for"""
     ids: list[int] | None = None
-    """[R] chosen tokens, -1 where the logits are bad"""
+    """[R] chosen tokens; BAD_LOGITS, NO_TOKEN"""
+
+
+def chooses_natively(decoder: Decoder) -> bool:
+    """Say whether native kernels choose tokens: nothing of torch's stands between the head and the choice."""
+    head = decoder.head
+    return head is not None and isinstance(head.kernel, CpuKernel) and decoder.spec.logit_softcap is None
 
 
 class CapturedForward:
@@ -43,10 +50,11 @@ class CapturedForward:
         kv: Mapping[int, LayerKV],
         buffers: StepBuffers,
         workspace: BucketWorkspace,
-        slots: np.ndarray,
+        sampler: Sampler,
     ) -> None:
-        """`slots` are the SLOT_CHOICE records of the executor slots."""
+        """`sampler` has `native_rows` where `chooses_natively`."""
         self._decoder = decoder
+        self._edits = sampler.native
         self._buffers = buffers
         for planes in kv.values():
             for plane in planes.values():
@@ -59,17 +67,18 @@ class CapturedForward:
             with program.rows("sampled"):
                 picked = gather(self._hidden, inputs.sample_rows)
                 self._ids: np.ndarray | None = None
-                if self.chooses:
-                    chosen = RowInputs(slots, buffers.row_slots, inputs.positions, inputs.sample_rows)
+                if self._edits is not None:
+                    chosen = RowInputs(
+                        sampler.params.choice,
+                        buffers.row_slots,
+                        self._edits.row_masks,
+                        inputs.token_ids,
+                        inputs.positions,
+                        inputs.sample_rows,
+                    )
                     self._logits, self._ids = self._choose(picked, chosen)
                 else:
                     self._logits = decoder.raw_logits(picked)
-
-    @property
-    def chooses(self) -> bool:
-        """Tokens are chosen by the native kernels: nothing of torch's stands between the head and the choice."""
-        head = self._decoder.head
-        return head is not None and isinstance(head.kernel, CpuKernel) and self._decoder.spec.logit_softcap is None
 
     @property
     def num_bytes(self) -> int:
@@ -91,6 +100,8 @@ class CapturedForward:
     def __call__(self, batch: Batch) -> Forward:
         """Run the step of a batch."""
         tokens, sequences, sampled = self._buffers.load(batch)
+        if self._edits is not None:
+            self._edits.load(batch)
         self._program.run(tokens=tokens, sequences=sequences, sampled=sampled)
         if self._ids is None:
             return Forward(self._hidden, self._decoder.capped(self._logits[:sampled]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from inferd.engine.batch import RowOutput, StepOutput
-from inferd.engine.capture import CapturedForward, Forward
+from inferd.engine.capture import CapturedForward, Forward, chooses_natively
 from inferd.engine.device import device_memory
 from inferd.engine.kvcache import allocate
 from inferd.engine.sampler import Sampler
@@ -60,9 +60,11 @@ class Runner:
         self._placement = placement or decoder.placement
         self._workspace = BucketWorkspace(device)
         self._buffers = StepBuffers(shape, len(layouts), device)
-        self._sampler = Sampler(decoder.spec.vocab_size, shape.max_sequences, device)
+        native = capture and not device.startswith("cuda") and chooses_natively(decoder)
+        native_rows = self._buffers.most_sampled if native else 0
+        self._sampler = Sampler(decoder.spec.vocab_size, shape.max_sequences, device, native_rows=native_rows)
         self._captured: CapturedForward | GraphForward | None = None
-        slots, whole = self._sampler.params.choice, self._placement.embeds and self._placement.samples
+        whole = self._placement.embeds and self._placement.samples
         if device.startswith("cuda") and whole and not why_no_triton(device):
             from inferd.engine.cuda_graphs import graph_forward
 
@@ -71,14 +73,14 @@ class Runner:
                 backend,
                 self.kv,
                 self._workspace,
-                slots,
+                self._sampler.params.choice,
                 shape,
                 len(layouts),
                 device=device,
                 graphs=capture,
             )
         elif capture:
-            self._captured = CapturedForward(decoder, backend, self.kv, self._buffers, self._workspace, slots)
+            self._captured = CapturedForward(decoder, backend, self.kv, self._buffers, self._workspace, self._sampler)
         self._prompts: dict[int, list[int]] = {}
         """By slot, of sequences that want prompt log-probabilities."""
 

@@ -76,6 +76,11 @@ class StepBuffers:
         self._host = _Host(self) if device == "cpu" else None
 
     @property
+    def most_sampled(self) -> int:
+        """Rows that a step can sample at most."""
+        return len(self._sample_rows)
+
+    @property
     def num_bytes(self) -> int:
         return sum(buffer.nbytes for buffer in vars(self).values() if isinstance(buffer, torch.Tensor))
 

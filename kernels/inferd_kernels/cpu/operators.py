@@ -49,9 +49,20 @@ SLOT_CHOICE = np.dtype(
         ("top_k", np.int32),
         ("filtered", np.int32),
         ("keep", np.int32),
+        ("history", np.int64),
+        ("bias_ids", np.int64),
+        ("bias", np.int64),
+        ("num_bias", np.int32),
+        ("repetition", np.float32),
+        ("frequency", np.float32),
+        ("presence", np.float32),
     ]
 )
 """`struct slot_choice`: what the sequence of an executor slot asks of the choice of its tokens."""
+HISTORY_PROMPT = 1 << 30
+"""Added to a token's count in a history where the prompt has the token."""
+BAD_LOGITS, NO_TOKEN = -1, -2
+"""Instead of a token: a logit is NaN or none is finite; the request's own edits leave nothing."""
 
 
 class RowInputs(NamedTuple):
@@ -61,6 +72,10 @@ class RowInputs(NamedTuple):
     """[slots] of SLOT_CHOICE"""
     row_slots: torch.Tensor
     """[R] int32, executor slot of each sampled row"""
+    row_masks: np.ndarray
+    """[R] int64, address of the tokens that each may choose, as bits (bit i of 32-bit word w for 32 w + i); 0: all"""
+    token_ids: torch.Tensor
+    """[T] int32"""
     positions: torch.Tensor
     """[T] int64"""
     sample_rows: torch.Tensor
@@ -69,22 +84,22 @@ class RowInputs(NamedTuple):
 
 class Choices(NamedTuple):
     logits: torch.Tensor
-    """[R, N] float32; written only for rows whose slot says `keep` or `filtered`"""
+    """[R, N] float32 as the model gave them; written only for rows whose slot says `keep` or `filtered`"""
     peaks: torch.Tensor
     """[R] largest logit; NaN where a row holds one"""
     ids: torch.Tensor
-    """[R] int64; -1 where the peak is not finite"""
+    """[R] int64; BAD_LOGITS where the peak is not finite, NO_TOKEN where nothing may be chosen"""
 
 
 def choose(kernel: CpuKernel, x: Any, weight: PackedMatrix, bias: torch.Tensor | None, inputs: RowInputs) -> Choices:
     """Multiply rows x [R, K], in the kernel's input format, and choose a token for each.
 
-    Tokens equal those of `inferd.engine.sampler` on the same logits; greedy rows and those with a temperature
-    alone never write their logits.
+    Tokens equal those of `inferd.engine.sampler` on the same logits, edited or not. Greedy rows and those with a
+    temperature alone never write their logits.
     """
     rows, columns = x.shape[0], weight.shape[0]
     segments = -(-columns // HEAD_SEGMENT)
-    load().reserve(max(4 * HEAD_ROWS * HEAD_SEGMENT, 16 * (columns + 32)))
+    load().reserve(max(4 * HEAD_ROWS * HEAD_SEGMENT, 16 * (columns + 32) + 4 * columns))
     call = kernel.gemm_args(x, weight, bias)
     out = Choices(empty((rows, columns)), empty((rows,)), empty((rows,), torch.int64))
     best = empty((rows * segments, SEGMENT_BYTES), torch.uint8)
@@ -95,6 +110,8 @@ def choose(kernel: CpuKernel, x: Any, weight: PackedMatrix, bias: torch.Tensor |
         gemm=call.args,
         slots=inputs.slots.ctypes.data,
         row_slots=inputs.row_slots.data_ptr(),
+        row_masks=inputs.row_masks.ctypes.data,
+        token_ids=inputs.token_ids.data_ptr(),
         positions=inputs.positions.data_ptr(),
         sample_rows=inputs.sample_rows.data_ptr(),
         segments=best.data_ptr(),

@@ -148,6 +148,8 @@ class HeadArgs(Structure):
         ("gemm", GemmArgs),
         ("slots", c_void_p),
         ("row_slots", c_void_p),
+        ("row_masks", c_void_p),
+        ("token_ids", c_void_p),
         ("positions", c_void_p),
         ("sample_rows", c_void_p),
         ("segments", c_void_p),

@@ -55,7 +55,9 @@ def run(weight: PackedMatrix, x: torch.Tensor, sampler: Sampler, positions: np.n
     rows = torch.arange(count, dtype=torch.int32).flip(0).contiguous()
     stood = torch.from_numpy(positions.astype(np.int64) - 1)[rows.argsort()].contiguous()
     owners = torch.tensor(slots, dtype=torch.int32)
-    return choose(KERNEL, x, weight, None, RowInputs(sampler.params.choice, owners, stood, rows))
+    masks = np.zeros(count, np.int64) if sampler.native is None else sampler.native.row_masks
+    ids = torch.zeros(count, dtype=torch.int32)
+    return choose(KERNEL, x, weight, None, RowInputs(sampler.params.choice, owners, masks, ids, stood, rows))
 
 
 @pytest.mark.parametrize(("columns", "spread"), [(37, 3.0), (1000, 4.0), (5003, 0.02), (20000, 5.0)])
@@ -136,6 +138,8 @@ def test_rows_are_counted_at_replay(library: Library) -> None:
     inputs = RowInputs(
         sampler.params.choice,
         torch.arange(5, dtype=torch.int32),
+        np.zeros(5, np.int64),
+        torch.zeros(5, dtype=torch.int32),
         torch.arange(5, dtype=torch.int64),
         torch.arange(5, dtype=torch.int32),
     )

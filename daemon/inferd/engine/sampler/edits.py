@@ -54,14 +54,14 @@ class SlotEdits:
             kept = logits[self.allowed]
             logits.fill_(_OUT)
             logits[self.allowed] = kept
-        for token in self._banned(drafts):
+        for token in self.banned(drafts):
             logits[token] = _OUT
         if self.blocked is not None and num_output < self.min_tokens:
             logits[self.blocked] = _OUT
         if self.bias_ids is not None and self.bias is not None:
             logits[self.bias_ids] += self.bias
 
-    def _banned(self, drafts: Sequence[int]) -> list[int]:
+    def banned(self, drafts: Sequence[int]) -> list[int]:
         """Return the tokens that would complete a bad word, counting output tokens only."""
         if not self.bad_words:
             return []

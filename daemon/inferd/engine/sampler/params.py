@@ -23,37 +23,43 @@ class SlotParams:
     def __init__(self, slots: int) -> None:
         self.choice = np.zeros(slots, SLOT_CHOICE)
         """What choosing a token takes, as the native kernel reads it."""
-        self.repetition = np.ones(slots, dtype=np.float32)
-        self.presence = np.zeros(slots, dtype=np.float32)
-        self.frequency = np.zeros(slots, dtype=np.float32)
         self.num_prompt = np.zeros(slots, dtype=np.int64)
         self.logprobs = np.full(slots, -1, dtype=np.int64)
         """-1 = not wanted."""
         self.penalised = np.zeros(slots, dtype=bool)
         self.edited = np.zeros(slots, dtype=bool)
 
-    def enter(self, init: SlotInit, *, edited: bool) -> None:
+    def enter(self, init: SlotInit, *, edited: bool, keep: bool) -> None:
+        """Take in a sequence. With `keep` its logits are written for the host to read."""
         slot, sampling = init.slot, init.sampling
-        self.repetition[slot] = sampling.repetition_penalty
-        self.presence[slot] = sampling.presence_penalty
-        self.frequency[slot] = sampling.frequency_penalty
         self.num_prompt[slot] = init.num_prompt
         self.logprobs[slot] = -1 if sampling.logprobs is None else sampling.logprobs
-        self.penalised[slot] = penalised = (
-            sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
-        )
+        self.penalised[slot] = is_penalised(sampling)
         self.edited[slot] = edited
-        self.choice[slot] = _choice(init.seed, sampling, keep=penalised or edited or sampling.logprobs is not None)
-
-    def read_by_host(self, slot: int) -> bool:
-        """Say whether choosing or reporting takes the logits themselves."""
-        return bool(self.choice["keep"][slot])
+        record = self.choice[slot]
+        for name, value in _choice(init.seed, sampling, keep=keep).items():
+            record[name] = value
 
 
-def _choice(seed: int, sampling: SamplingParams, *, keep: bool) -> tuple[int, float, float, float, int, bool, bool]:
-    """Return a record of SLOT_CHOICE."""
+def is_penalised(sampling: SamplingParams) -> bool:
+    return sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
+
+
+def _choice(seed: int, sampling: SamplingParams, *, keep: bool) -> dict[str, float]:
+    """Return the fields of SLOT_CHOICE that parameters decide."""
     greedy = sampling.temperature < GREEDY_BELOW
     filtered = not greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
     log_min_p = math.log(sampling.min_p) if sampling.min_p > 0 else -math.inf
     temperature = 0.0 if greedy else sampling.temperature
-    return seed, temperature, log_min_p, sampling.top_p, sampling.top_k, filtered, keep
+    return {
+        "seed": seed,
+        "temperature": temperature,
+        "log_min_p": log_min_p,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "filtered": filtered,
+        "keep": keep,
+        "repetition": sampling.repetition_penalty,
+        "frequency": sampling.frequency_penalty,
+        "presence": sampling.presence_penalty,
+    }

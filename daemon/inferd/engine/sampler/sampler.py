@@ -2,7 +2,8 @@
 
 A row's token depends on its logits, its parameters, its own history and (seed, position) only, never
 on the rows beside it. Where the native kernel of the output matrix chooses (`inferd_kernels.cpu.operators.choose`),
-it finds the same tokens bit for bit, and only rows that change their logits come here.
+it finds the same tokens bit for bit, edits, penalties and grammars included. The sampler kernel of a GPU knows none of
+these, so rows that change their logits come here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import torch
 from inferd.engine.sampler.edits import SlotEdits, apply_penalties
 from inferd.engine.sampler.history import History
 from inferd.engine.sampler.masks import apply_masks
-from inferd.engine.sampler.params import SlotParams
+from inferd.engine.sampler.native import NativeEdits
+from inferd.engine.sampler.params import SlotParams, is_penalised
+from inferd_kernels.cpu.operators import BAD_LOGITS, NO_TOKEN
 from inferd_kernels.reference.filters import apply_min_p, apply_top_k, apply_top_p
 from inferd_kernels.reference.noise import gumbel, row_keys
 
@@ -35,34 +38,45 @@ class Sampled(NamedTuple):
 class Sampler:
     """Sampling state of every executor slot, and the choice of tokens."""
 
-    def __init__(self, vocab_size: int, slots: int, device: str) -> None:
+    def __init__(self, vocab_size: int, slots: int, device: str, *, native_rows: int = 0) -> None:
+        """`native_rows`: the most rows of a step whose tokens the native kernel chooses; 0 = it chooses none."""
         self.params = SlotParams(slots)
+        self.native = NativeEdits(vocab_size, self.params.choice, native_rows) if native_rows else None
         self._device = device
         self._history = History(vocab_size, device)
         self._edits: dict[int, SlotEdits] = {}
         self._tokens = torch.arange(vocab_size, dtype=torch.int32, device=device)
         self.host_slots: set[int] = set()
-        """Slots whose logits the host reads: for edits, penalties or log-probabilities."""
+        """Slots that take more of the host than their tokens: log-probabilities, history, edits made here."""
 
     def enter(self, init: SlotInit) -> None:
         """Take in a sequence; its slot must be free."""
         edits = SlotEdits.of(init, self._device)
         if edits is not None:
             self._edits[init.slot] = edits
-        self.params.enter(init, edited=edits is not None)
-        if self.params.read_by_host(init.slot):
+        penalised = is_penalised(init.sampling)
+        asked, own = init.sampling.logprobs is not None, edits is not None or penalised
+        self.params.enter(init, edited=edits is not None, keep=asked or (own and self.native is None))
+        if asked or own:
             self.host_slots.add(init.slot)
-        if self.params.penalised[init.slot]:
-            self._history.enter(init.slot, init.tokens[: init.num_prompt], init.tokens[init.num_prompt :])
+        history = 0
+        if penalised:
+            history = self._history.enter(init.slot, init.tokens[: init.num_prompt], init.tokens[init.num_prompt :])
+        if self.native is not None:
+            self.native.enter(init.slot, edits, init.num_prompt, history)
 
     def leave(self, slot: int) -> None:
         """Forget a sequence."""
         self._edits.pop(slot, None)
         self.host_slots.discard(slot)
         self._history.leave(slot)
+        if self.native is not None:
+            self.native.leave(slot)
 
     def watch(self, slots: Sequence[int]) -> None:
         """Have the logits of these slots kept from now on: their sequences follow grammars."""
+        if self.native is not None:
+            return  # it follows them itself
         self.params.choice["keep"][slots] = 1
         self.host_slots.update(slots)
 
@@ -76,10 +90,14 @@ class Sampler:
     def sample(self, logits: torch.Tensor, rows: SampleRows, chosen: Sequence[int] | None = None) -> Sampled:
         """Choose a token for each row of float32 logits [R, vocab], which are left as they are.
 
-        `chosen` are the tokens that the native kernel found (-1: bad logits); they stand, but for rows with edits,
-        penalties or a grammar, and only the logits of such rows are read.
+        `chosen` are the tokens that a kernel found (BAD_LOGITS, NO_TOKEN). Those of the native kernel stand; those of
+        a GPU but for rows with edits, penalties or a grammar, and only the logits of such rows are read.
         """
         slots = rows.slots
+        if chosen is not None and self.native is not None:
+            return Sampled(
+                list(chosen), [token == BAD_LOGITS for token in chosen], [token == NO_TOKEN for token in chosen]
+            )
         own = self.params.edited[slots] | self.params.penalised[slots]
         if rows.masked is not None:
             own[rows.masked] = True
@@ -124,15 +142,16 @@ class Sampler:
         if not len(where):
             return
         slots = rows.slots[index[where]]
+        choice = self.params.choice[slots]
         counts, in_prompt = self._history.counts(slots.tolist(), [rows.before(row) for row in index[where].tolist()])
         picked = work[self._on_device(where)]
         apply_penalties(
             picked,
             counts,
             in_prompt,
-            repetition=self._on_device(self.params.repetition[slots]),
-            presence=self._on_device(self.params.presence[slots]),
-            frequency=self._on_device(self.params.frequency[slots]),
+            repetition=self._on_device(choice["repetition"]),
+            presence=self._on_device(choice["presence"]),
+            frequency=self._on_device(choice["frequency"]),
         )
         work[self._on_device(where)] = picked
 

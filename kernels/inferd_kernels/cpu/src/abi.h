@@ -142,21 +142,31 @@ struct slot_choice {
     int32_t top_k;     /* 0: off */
     int32_t filtered;  /* one of the three is on */
     int32_t keep;      /* the host reads the logits */
+    const int32_t *history; /* [vocab] times that the output has a token, + HISTORY_PROMPT where the prompt has it; or null */
+    const int32_t *bias_ids;
+    const float *bias;
+    int32_t num_bias;
+    float repetition, frequency, presence; /* read where there is a history */
 };
+
+#define HISTORY_PROMPT (1 << 30)
 
 struct segment_best {
-    float peak; /* largest logit, NaN where there is one */
+    float raw;  /* largest logit, NaN where there is one */
+    float peak; /* the same after the request's edits */
     float score;
     int32_t index; /* of the best score */
-    int32_t unused;
 };
 
-/* Logits of the rows that sample, and a token for each: -1 where no logit is finite or one is NaN. */
+/* Logits of the rows that sample, and a token for each: -1 where no logit is finite or one is NaN, -2 where the
+ * request's own edits leave none. */
 struct head_args {
     const int32_t *rows;
-    struct gemm_args gemm; /* y: the logits of rows that keep them */
+    struct gemm_args gemm; /* y: the logits of rows that keep them, unedited */
     const struct slot_choice *slots;
-    const int32_t *row_slots;   /* [rows] executor slot */
+    const int32_t *row_slots;         /* [rows] executor slot */
+    const uint32_t *const *row_masks; /* [rows] bits of the tokens that may be chosen, or null: all */
+    const int32_t *token_ids;         /* of all tokens of the step */
     const int64_t *positions;   /* of all tokens of the step */
     const int32_t *sample_rows; /* [rows] which of them */
     struct segment_best *segments; /* [rows, segments] */

@@ -3,6 +3,7 @@
  * `head` multiplies a segment of the vocabulary at a time into memory of the thread, and reduces it there: rows that are
  * greedy, or sampled with a temperature alone, never write their logits. Rows that want them kept (for a filter here, or
  * for what a request asks of the host) get a copy. `choose` joins the segments and filters.
+ * What a request changes of its logits (edits.h) is changed in that memory; what is kept is as the model made it.
  */
 
 #define HEAD_SEGMENT 512 /* columns */
@@ -25,6 +26,12 @@ static struct gemm_args part_of(const struct gemm_args *a, int64_t row, int64_t 
     return part;
 }
 
+static int32_t first_of(const float *x, int64_t n, float value) {
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] == value) return (int32_t)i;
+    return 0;
+}
+
 /* The largest of a row and its lowest index; NaN where a row holds one. */
 static float peak_of(const float *x, int64_t n, int32_t *index) {
     vf tops = vf_set(MINUS_INFINITY), check = vf_zero();
@@ -43,12 +50,19 @@ static float peak_of(const float *x, int64_t n, int32_t *index) {
         for (i = 0, top = MINUS_INFINITY; i < n && top == top; i++)
             if (!(x[i] <= top)) top = x[i];
     }
-    *index = 0;
-    for (i = 0; i < n; i++)
-        if (x[i] == top) {
-            *index = (int32_t)i;
-            break;
-        }
+    *index = first_of(x, n, top);
+    return top;
+}
+
+/* The same of logits that were found to be sound before they were edited. */
+static float top_of(const float *x, int64_t n, int32_t *index) {
+    vf tops = vf_set(MINUS_INFINITY);
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) tops = vf_max(vf_load(x + i), tops);
+    float top = vf_top(tops);
+    for (; i < n; i++)
+        if (x[i] > top) top = x[i];
+    *index = first_of(x, n, top);
     return top;
 }
 
@@ -63,8 +77,6 @@ INLINE void noisy_best(v16f scores, v16u tokens, int64_t count, struct noise_key
         if (noisy[i] > best->score || (noisy[i] == best->score && (int32_t)tokens[i] < best->index))
             best->score = noisy[i], best->index = (int32_t)tokens[i];
 }
-
-static const v16u lane_ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* Gumbel-max over a segment. Tokens that no noise, or not their own, can bring to the top are passed over. */
 static void sample_segment(const float *x, int64_t n, int64_t first, float temperature, struct noise_key key,
@@ -107,10 +119,12 @@ static void head_run(const void *args, int32_t chunk, int32_t chunks, struct wor
         for (int64_t r = 0; r < count; r++) {
             const struct slot_choice *slot = a->slots + a->row_slots[start + r];
             struct segment_best *best = a->segments + (start + r) * chunks + chunk;
-            const float *x = y + r * HEAD_SEGMENT;
-            best->peak = peak_of(x, width, &best->index);
-            best->score = best->peak, best->index += (int32_t)first;
+            float *x = y + r * HEAD_SEGMENT;
+            const struct row_edits edits = edits_of(a, start + r);
+            best->raw = best->peak = peak_of(x, width, &best->index);
             if (slot->keep || slot->filtered) memcpy(a->gemm.y + (start + r) * a->gemm.y_stride + first, x, (size_t)width * 4);
+            if (is_edited(&edits)) edit_logits(&edits, x, width, first), best->peak = top_of(x, width, &best->index);
+            best->score = best->peak, best->index += (int32_t)first;
             if (slot->temperature > 0 && !slot->filtered)
                 sample_segment(x, width, first, slot->temperature, row_key(a, slot, start + r), best);
         }
@@ -124,8 +138,10 @@ struct candidates { /* of one row, in order of their ids */
     int64_t count;
 };
 
+INLINE int64_t candidates_room(int64_t most) { return (most + 31) / 16 * 16; }
+
 INLINE struct candidates no_candidates(struct worker *worker, int64_t most) {
-    int64_t room = (most + 31) / 16 * 16;
+    int64_t room = candidates_room(most);
     int64_t *weights = (int64_t *)worker->spare;
     float *scores = (float *)(weights + room);
     return (struct candidates){scores, (int32_t *)(scores + room), weights, 0};
@@ -222,11 +238,23 @@ static void keep_nucleus(struct candidates *c, int64_t wanted) {
     c->count = kept;
 }
 
+/* The logits of a row to filter: those kept, or an edited copy behind the room of its candidates. */
+static const float *row_logits(const struct head_args *a, int64_t row, struct worker *worker) {
+    const float *kept = a->gemm.y + row * a->gemm.y_stride;
+    const struct row_edits edits = edits_of(a, row);
+    if (!is_edited(&edits)) return kept;
+    const int64_t n = a->gemm.n;
+    float *x = (float *)(no_candidates(worker, n).ids + candidates_room(n));
+    memcpy(x, kept, (size_t)n * 4);
+    edit_logits(&edits, x, n, 0);
+    return x;
+}
+
 #define NARROW 8.0f /* most rows find all they need within this of their best */
 
 static int32_t choose_filtered(const struct head_args *a, const struct slot_choice *slot, int64_t row, float peak,
                                struct worker *worker) {
-    const float *x = a->gemm.y + row * a->gemm.y_stride, top = peak / slot->temperature;
+    const float *x = row_logits(a, row, worker), top = peak / slot->temperature;
     const int64_t n = a->gemm.n, most = slot->top_k < n ? slot->top_k : n;
     const float least = top + slot->log_min_p; /* nothing below enters */
     const float narrow = top - NARROW > least ? top - NARROW : least;
@@ -246,7 +274,7 @@ static int32_t choose_filtered(const struct head_args *a, const struct slot_choi
         take_from(&c, x, n, slot->temperature, least);
     }
     struct noise_key key = row_key(a, slot, row);
-    struct segment_best best = {0, MINUS_INFINITY, INT32_MAX, 0};
+    struct segment_best best = {0, 0, MINUS_INFINITY, INT32_MAX};
     for (int64_t i = 0; i < c.count; i += 16) {
         v16f scores;
         v16u tokens;
@@ -261,6 +289,8 @@ static int32_t choose_chunks(const void *args, int32_t threads) {
     return *((const struct head_args *)args)->rows;
 }
 
+INLINE int is_sound(float peak) { return peak < -MINUS_INFINITY && peak > MINUS_INFINITY; }
+
 static void choose_run(const void *args, int32_t row, int32_t rows, struct worker *worker) {
     const struct head_args *a = args;
     (void)rows;
@@ -269,11 +299,13 @@ static void choose_run(const void *args, int32_t row, int32_t rows, struct worke
     const struct segment_best *parts = a->segments + (int64_t)row * segments;
     struct segment_best best = parts[0];
     for (int32_t i = 1; i < segments; i++) {
-        if (best.peak == best.peak && !(parts[i].peak <= best.peak)) best.peak = parts[i].peak; /* NaN stays */
+        if (best.raw == best.raw && !(parts[i].raw <= best.raw)) best.raw = parts[i].raw; /* NaN stays */
+        if (parts[i].peak > best.peak) best.peak = parts[i].peak;
         if (parts[i].score > best.score) best.score = parts[i].score, best.index = parts[i].index;
     }
-    a->peak[row] = best.peak;
-    if (!(best.peak < -MINUS_INFINITY && best.peak > MINUS_INFINITY)) a->index[row] = -1; /* nothing sound to choose from */
+    a->peak[row] = best.raw;
+    if (!is_sound(best.raw)) a->index[row] = -1;
+    else if (!is_sound(best.peak)) a->index[row] = -2;
     else a->index[row] = slot->filtered ? choose_filtered(a, slot, row, best.peak, worker) : best.index;
 }
 

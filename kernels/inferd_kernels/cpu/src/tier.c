@@ -7,6 +7,7 @@
 #include "kv_write.h"
 #include "attention.h"
 #include "noise.h"
+#include "edits.h"
 #include "head.h"
 #include "probe.h"
 
