@@ -67,8 +67,8 @@ class Actor(threading.Thread):
         return options
 
 
-class User(Actor):
-    """Generations and chats that run to their end."""
+class Caller(Actor):
+    """Makes one request after the other, twenty on each connection."""
 
     def act(self) -> None:
         with self.connect() as client:
@@ -76,13 +76,24 @@ class User(Actor):
                 if self.over.is_set():
                     return
                 with self.books.request(self.label, *LOST) as outcome:
-                    if self.rng.random() < 0.3:
-                        text = "".join(self.rng.choice("abcdefgh ") for _ in range(30))
-                        result = client.chat(text, **self.sampling())
-                    else:
-                        result = client.generate(self.prompt(), **self.sampling())
-                    outcome.append(str(result.finish))
-                    self.books.note_times(result)
+                    outcome.append(self.ask(client))
+
+    def ask(self, client: Client) -> str:
+        """Make a request; return how it ended."""
+        raise NotImplementedError
+
+
+class User(Caller):
+    """Generations and chats that run to their end."""
+
+    def ask(self, client: Client) -> str:
+        if self.rng.random() < 0.3:
+            text = "".join(self.rng.choice("abcdefgh ") for _ in range(30))
+            result = client.chat(text, **self.sampling())
+        else:
+            result = client.generate(self.prompt(), **self.sampling())
+        self.books.note_times(result)
+        return str(result.finish)
 
 
 class Witness(Actor):
@@ -100,25 +111,43 @@ class Witness(Actor):
         self.over.wait(0.3)
 
 
-class Canceller(Actor):
-    """Streams that are left early: by closing, by a cancel, at once or after some pieces."""
+class Pack(Actor):
+    """Asks for more at once than the KV pool holds, the same each time: what gives way must not show."""
+
+    size = 6
+    rounds = 0
+    expected: list[list[int]] | None = None
 
     def act(self) -> None:
-        with self.connect() as client:
-            for _ in range(20):
-                if self.over.is_set():
-                    return
-                with self.books.request(self.label, *LOST) as outcome:
-                    stream = client.generate(self.prompt(300), stream=True, max_tokens=200, ignore_eos=True)
-                    pieces = self.rng.randint(0, 8)
-                    if self.rng.random() < 0.5:
-                        for _ in zip(range(pieces), stream, strict=False):
-                            pass
-                        stream.close()
-                        outcome.append("closed")
-                    else:
-                        client.cancel(stream)
-                        outcome.append(str(stream.result().finish))
+        self.rounds += 1
+        more = self.rounds % 30  # what was in flight at two deaths is refused for good: each round differs in length
+        with self.connect() as client, self.books.request(self.label, *LOST):
+            streams = [
+                client.generate(
+                    list(range(60 + i, 100 + i)), stream=True, max_tokens=90 + more, ignore_eos=True, seed=i
+                )
+                for i in range(self.size)
+            ]
+            found = [stream.result().ids[:90] for stream in streams]
+            self.expected = self.expected or found
+            if found != self.expected:
+                self.books.note_wrong(f"the pack got {found} for {self.expected}")
+        self.over.wait(1.0)
+
+
+class Canceller(Caller):
+    """Streams that are left early: by closing, by a cancel, at once or after some pieces."""
+
+    def ask(self, client: Client) -> str:
+        stream = client.generate(self.prompt(300), stream=True, max_tokens=200, ignore_eos=True)
+        pieces = self.rng.randint(0, 8)
+        if self.rng.random() < 0.5:
+            for _ in zip(range(pieces), stream, strict=False):
+                pass
+            stream.close()
+            return "closed"
+        client.cancel(stream)
+        return str(stream.result().finish)
 
 
 class Deserter(Actor):

@@ -19,6 +19,7 @@ GOOD: dict[str, Any] = {
     "leaked_blocks": 0,
     "left_in_books": 0,
     "handler_faults": 0,
+    "preemptions": 3,
     "wrong": [],
     "stuck": [],
     "memory": {"front": TREND},
@@ -36,6 +37,7 @@ def test_a_good_end_has_no_failures() -> None:
         ({"leaked_blocks": 3}, "leaked_blocks is 3"),
         ({"left_in_books": 2}, "left_in_books is 2"),
         ({"handler_faults": 1}, "handler_faults is 1"),
+        ({"preemptions": 0}, "no request was preempted"),
         ({"wrong": ["the witness got other tokens"]}, "the witness"),
         ({"stuck": ["user"]}, "user did not end"),
         ({"memory": {"front": TREND | {"last_mib": 130.0, "grown_percent": 30.0}}}, "front grew from 100.0 to 130.0"),
@@ -95,3 +97,4 @@ def test_a_short_soak(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert result["failures"] == []
     assert result["kills"] > 0
     assert result["requests"] > 100
+    assert result["preemptions"] > 0
