@@ -19,6 +19,8 @@ PARTS: tuple[Part, ...] = (
     "served",
     "cold",
 )
+FRESH: tuple[Part, ...] = ("batch32", "served", "cold")
+"""Parts that start processes of their own."""
 PROMPTS: Mapping[Part, int] = {"prompt512": 512, "prompt2048": 2048}
 CONTEXTS: Mapping[Part, int] = {"decode0": 0, "decode2048": 2048}
 BATCHES: Mapping[Part, int] = {"batch8": 8, "batch32": 32}

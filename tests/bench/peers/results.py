@@ -19,6 +19,7 @@ class Sample:
     """Product and format of the weights."""
     metric: str
     repeat: int
+    """From 1; 0 = of the turn that settles who goes on, which counts for those alone who did not."""
     value: float
 
 
@@ -53,7 +54,12 @@ def save(path: Path, runs: Sequence[Run]) -> None:
 
 
 def values(runs: Sequence[Run], contestant: str, metric: str) -> dict[tuple[int, int], float]:
-    """Return values by (run, repeat)."""
+    """Return values by (run, repeat): of the counted repeats, where there are any."""
+    found = _all_values(runs, contestant, metric)
+    return {key: value for key, value in found.items() if key[1]} or found
+
+
+def _all_values(runs: Sequence[Run], contestant: str, metric: str) -> dict[tuple[int, int], float]:
     return {
         (number, sample.repeat): sample.value
         for number, run in enumerate(runs)
@@ -68,15 +74,18 @@ def contestants(runs: Sequence[Run], metric: str) -> list[str]:
 
 
 def ratio(runs: Sequence[Run], metric: str, over: str, under: str) -> Spread | None:
-    """Compare two contestants in the repeats that have both; None where there is none."""
-    above, below = values(runs, over, metric), values(runs, under, metric)
-    both = [above[key] / below[key] for key in above if below.get(key)]
-    return Spread(both) if both else None
+    """Compare two contestants in the repeats that have both, the uncounted one if need be; None where there is none."""
+    above, below = _all_values(runs, over, metric), _all_values(runs, under, metric)
+    both = {key: above[key] / below[key] for key in above if below.get(key)}
+    counted = [value for key, value in both.items() if key[1]]
+    return Spread(counted or list(both.values())) if both else None
 
 
 def best(runs: Sequence[Run], metric: str, names: Sequence[str]) -> str | None:
-    """Return the contestant among `names` with the best median."""
-    medians = {name: statistics.median(found.values()) for name in names if (found := values(runs, name, metric))}
+    """Return the contestant among `names` with the best median: one with counted repeats, if any has them."""
+    found = {name: series for name in names if (series := values(runs, name, metric))}
+    counted = {name: series for name, series in found.items() if any(repeat for _, repeat in series)}
+    medians = {name: statistics.median(series.values()) for name, series in (counted or found).items()}
     if not medians:
         return None
     return (max if METRICS[metric].higher_is_better else min)(medians, key=medians.__getitem__)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench.peers.contestant import METRICS
-from tests.bench.peers.goals import ANY, Bound, Goal, goal_rows
-from tests.bench.peers.results import Run, Sample, best, load, ratio, save, table
+from tests.bench.peers.goals import ANY, Bound, Goal, contenders, goal_rows, goals
+from tests.bench.peers.results import Run, Sample, best, load, ratio, save, table, values
 
 
 def run(values: dict[tuple[str, str], list[float]]) -> Run:
@@ -59,6 +59,47 @@ def test_goals_are_judged_in_the_right_direction(metric: str, reach: float, then
     (*_, row) = goal_rows(RUNS, [Goal(metric, "inferd Q4_1", ANY, reach, then)])
     assert row.endswith(f"| {verdict} |")
     assert "llama.cpp Q4_1" in row
+
+
+def test_a_goal_that_asks_for_no_more_is_reached_at_most() -> None:
+    (*_, row) = goal_rows(RUNS, [Goal("decode0", "inferd Q4_1", ANY, 1.5, None)])
+    assert "| 1.5x |" in row
+    assert row.endswith("| reached |")
+
+
+def test_who_may_decide_a_goal_goes_on() -> None:
+    turn = [
+        Sample(contestant, metric, 0, value)
+        for metric, values in {
+            "decode0": {"inferd Q4_1": 200, "llama.cpp Q4_1": 90, "llama.cpp Q8_0": 150, "sweep Q4_1": 300},
+            "batch8": {"inferd Q4_1": 700, "llama.cpp Q4_0": 390, "OpenVINO Q8_0": 400, "OpenVINO F16": 300},
+            "TTFT p95": {"inferd Q4_1": 100, "llama.cpp Q4_1": 600, "llama.cpp Q4_0": 500},
+            "cold start": {"inferd Q4_1": 2, "inferd Q4_0": 2, "OpenVINO F16": 5},
+        }.items()
+        for contestant, value in values.items()
+    ]
+
+    def going(metric: str) -> set[str]:
+        return contenders([sample for sample in turn if sample.metric == metric], goals(), near=0.85)
+
+    assert going("decode0") == {"inferd Q4_1", "llama.cpp Q4_1", "sweep Q4_1"}  # a goal names the same file
+    assert going("batch8") == {"inferd Q4_1", "llama.cpp Q4_0", "OpenVINO Q8_0"}
+    assert going("TTFT p95") == {"inferd Q4_1", "llama.cpp Q4_0"}
+    assert going("cold start") == {"inferd Q4_1"}
+
+
+def test_a_turn_that_does_not_count_serves_those_who_have_no_other() -> None:
+    samples = [Sample("inferd Q4_1", "batch8", i, v) for i, v in enumerate([600, 700, 720])]
+    samples += [Sample("llama.cpp Q4_0", "batch8", i, v) for i, v in enumerate([390, 350, 360])]
+    runs = [Run("a machine", "now", [], [*samples, Sample("OpenVINO F16", "batch8", 0, 380)])]
+    assert list(values(runs, "inferd Q4_1", "batch8").values()) == [700, 720]
+    assert best(runs, "batch8", ["llama.cpp Q4_0", "OpenVINO F16"]) == "llama.cpp Q4_0"
+    dropped = ratio(runs, "batch8", "inferd Q4_1", "OpenVINO F16")
+    assert dropped is not None
+    assert dropped.median == pytest.approx(600 / 380)
+    kept = ratio(runs, "batch8", "inferd Q4_1", "llama.cpp Q4_0")
+    assert kept is not None
+    assert (kept.low, kept.high) == (2.0, 2.0)
 
 
 def test_what_was_not_measured_has_no_row() -> None:
