@@ -69,6 +69,7 @@ TORCH_IN_ENGINE = {
     "ceilings",
     "cuda_graphs",
     "cuda_staging",
+    "cuda_tokens",
     "device",
     "runner",
     "sampler",

@@ -30,6 +30,8 @@ class Mix:
     attention: str = "torch"
     batching: str = "continuous"
     expand_gqa: bool = False
+    overlap: bool = False
+    """Steps are planned and started before the tokens of the last are known."""
 
     @property
     def verifies(self) -> bool:
@@ -38,6 +40,10 @@ class Mix:
     @property
     def caches(self) -> bool:
         return self.prefix_cache and self.kv == "paged"
+
+    @property
+    def follows(self) -> bool:
+        return self.overlap and self.draft == "none" and self.kv != "recompute"
 
     @property
     def must_preempt(self) -> bool:
@@ -112,6 +118,7 @@ def rigged(path: Path, mix: Mix, drafter: Any, *, plugins: dict[str, str], **opt
         prefix_cache=mix.prefix_cache,
         batching=mix.batching,
         expand_gqa=mix.expand_gqa,
+        overlap="on" if mix.overlap else "off",
         **options,
     )
     if drafter is not None:

@@ -62,6 +62,7 @@ class TappedExecutor(Executor):
 
     def __init__(self, inner: LocalExecutor, running: Callable[[], Iterator[EngineSequence]]) -> None:
         self.inner = inner
+        self.depth = inner.depth
         self.rows: list[Row] = []
         self.counts: Counter[str] = Counter()
         self.before_step: Callable[[Batch], None] | None = None
@@ -71,6 +72,7 @@ class TappedExecutor(Executor):
         """Of rows that are not sampled: made for prompt log-probabilities, in the order of their chunks."""
         self._running = running
         self._pending: list[tuple[EngineSequence, tuple[int, ...]]] | None = None
+        """Of the rows of the step that runs: their sequence, and the tokens before the one they choose."""
         runner: Any = inner.runner
         runner.decoder = TappedDecoder(runner.decoder, self._take)
 
@@ -80,13 +82,16 @@ class TappedExecutor(Executor):
         rows = sample_rows(batch)
         self._pending = []
         for slot, row in zip(rows.slots.tolist(), range(len(rows.slots)), strict=True):
-            self._pending.append((by_slot[slot], tuple(rows.before(row))))
+            seq = by_slot[slot]
+            coming = [int(self.inner.runner._last[slot])] if seq.num_sampling else []
+            self._pending.append((seq, (*seq.tokens, *coming, *rows.before(row))))
         if self.before_step is not None:
             self.before_step(batch)
         self.inner.submit(batch)
 
     def _count(self, batch: Batch) -> None:
         self.counts["steps"] += 1
+        self.counts["followed"] += int((batch.token_ids < 0).sum())
         self.counts["prefill rows"] += batch.counts.prefill
         self.counts["verify rows"] += batch.counts.verify
         self.counts["entered"] += len(batch.enter)
@@ -104,8 +109,7 @@ class TappedExecutor(Executor):
                 self.other_logits.append(logits.clone())
             return
         assert len(logits) == len(pending)
-        for (seq, drafts), values in zip(pending, logits, strict=True):
-            context = (*seq.tokens, *drafts)
+        for (seq, context), values in zip(pending, logits, strict=True):
             row = Row(seq.request, seq.choice, seq.num_prompt, context, values)
             if self.on_row is not None:
                 self.on_row(row)

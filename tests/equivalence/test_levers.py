@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +26,8 @@ FIXED = (
     Mix(kv="recompute", chunk=4),
     Mix(attention="reference", expand_gqa=True, draft="k1"),
     Mix(batching="static", batch=2, draft="k2"),
+    Mix(overlap=True, chunk=3),
+    Mix(overlap=True, blocks=ENOUGH),
 )
 """Every value of every lever, on every model."""
 
@@ -83,6 +86,7 @@ def assert_path(rig: Rig, mix: Mix, happened: Counter[str]) -> None:
         assert happened["rejected"] > 0 or mix.draft == "ngram", mix
     else:
         assert happened["verify rows"] == 0, mix
+    assert (happened["followed"] > 0) == mix.follows, mix
     if mix.batching == "static":
         assert happened["joined"] == 0, mix
     layers = rig.runner.kv
@@ -103,10 +107,23 @@ def test_sampled_mixes_take_every_path(model: GetModel, third: int) -> None:
     """Each mix asserts its own path; over all of them every path is common, not an accident."""
     tally, seen = Tally(), Counter[str]()
     for index in SAMPLE[third::3]:
-        happened = check(model(NAMES[index % len(NAMES)]), GRID[index], tally)
+        mix = replace(GRID[index], overlap=bool(index % 2))
+        happened = check(model(NAMES[index % len(NAMES)]), mix, tally)
         seen.update({name: 1 for name, count in happened.items() if count})
     tally.assert_few_skipped()
     for name in ("preemptions", "warm hits", "verify rows", "accepted", "rejected", "joined", "mixed steps"):
+        assert seen[name] >= 2, (name, seen)
+
+
+def test_sampled_mixes_whose_steps_overlap(model: GetModel) -> None:
+    """Whatever a step changes (preemption, admission, chunks, ends), the next one was planned before it was known."""
+    able = [index for index, mix in enumerate(GRID) if replace(mix, overlap=True).follows]
+    tally, seen = Tally(), Counter[str]()
+    for index in random.Random(5).sample(able, 14):
+        happened = check(model(NAMES[index % len(NAMES)]), replace(GRID[index], overlap=True), tally)
+        seen.update({name: 1 for name, count in happened.items() if count})
+    tally.assert_few_skipped()
+    for name in ("preemptions", "warm hits", "joined", "mixed steps"):
         assert seen[name] >= 2, (name, seen)
 
 
@@ -118,5 +135,5 @@ def test_whole_grid(model: GetModel, kv: str, attention: str) -> None:
     tally = Tally()
     for index, mix in enumerate(GRID):
         if (mix.kv, mix.attention) == (kv, attention):
-            check(model(NAMES[index % len(NAMES)]), mix, tally)
+            check(model(NAMES[index % len(NAMES)]), replace(mix, overlap=bool(index % 2)), tally)
     tally.assert_few_skipped()

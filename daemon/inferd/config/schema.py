@@ -118,6 +118,8 @@ class Engine(Table):
     """Linear layers on the CPU: compiled kernels on packed weights, or torch on float ones; auto = native if built."""
     graphs: bool = True
     """On a GPU: replay decode and verify steps as CUDA graphs; false runs every step call by call."""
+    overlap: Literal["auto", "on", "off"] = "auto"
+    """Plan and start the next step while the device works on this one; auto = on a GPU. The tokens are the same."""
     repack_cache: Size = 20 << 30
     """Bytes kept in the cache folder of weights in the order the compiled kernels read them; 0 = none."""
     max_context: Size = 0

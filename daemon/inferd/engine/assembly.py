@@ -19,6 +19,7 @@ from inferd.engine.sizing import (
     ONEDNN_BYTES,
     MemoryBudget,
     activation_bytes,
+    choose_depth,
     derive_shape,
     weight_bytes,
 )
@@ -104,7 +105,16 @@ def assemble(settings: WorkerSettings) -> Assembly:
     layouts = tuple(
         resolution.attention.kv_layout(group, kv_format, config.engine.block_size) for group in kv_groups(spec)
     )
+    placement = resolution.parallel.place(spec, [device])
     shape = _shape(settings, stored, resolution, spec, layouts, device, dtype)
+    depth, why = choose_depth(
+        config.engine.overlap,
+        drafting=resolution.draft.active,
+        retains=resolution.kv.retains,
+        ranks=placement.world,
+        queued=device.startswith("cuda") and not why_no_triton(device),
+    )
+    shape = replace(shape, depth=depth, origin={**shape.origin, "depth": why})
     return Assembly(
         settings=settings,
         checkpoint=checkpoint,
@@ -114,7 +124,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
         spec=spec,
         layouts=layouts,
         shape=shape,
-        placement=resolution.parallel.place(spec, [device]),
+        placement=placement,
         kernels=kernels,
     )
 

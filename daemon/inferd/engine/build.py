@@ -32,7 +32,17 @@ if TYPE_CHECKING:
     from inferd.load.vocab import Vocabulary
     from inferd.plugin.resolution import Resolution
 
-SIZES = ("max_context", "max_sequences", "token_budget", "chunk", "block_size", "num_blocks", "max_draft", "threads")
+SIZES = (
+    "max_context",
+    "max_sequences",
+    "token_budget",
+    "chunk",
+    "block_size",
+    "num_blocks",
+    "max_draft",
+    "depth",
+    "threads",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ def _executor(assembly: Assembly, report: Progress) -> _Loaded:
     runner = build_runner(assembly, 0, report)
     decoder = runner.decoder
     return _Loaded(
-        LocalExecutor(runner),
+        LocalExecutor(runner, depth=assembly.shape.depth),
         decoder.weight_bytes,
         decoder.weights_note,
         decoder.rounds_activations,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -30,8 +30,8 @@ class Forward(NamedTuple):
     """[T, hidden] of the last layer"""
     logits: torch.Tensor
     """[R, vocab] float32; where tokens were chosen, only of rows whose logits are asked for"""
-    ids: list[int] | None = None
-    """[R] chosen tokens; BAD_LOGITS, NO_TOKEN"""
+    ids: Callable[[], list[int]] | None = None
+    """Waits for the chosen tokens [R], BAD_LOGITS or NO_TOKEN instead of some; None: none were chosen"""
 
 
 def chooses_natively(decoder: Decoder) -> bool:
@@ -105,4 +105,5 @@ class CapturedForward:
         self._program.run(tokens=tokens, sequences=sequences, sampled=sampled)
         if self._ids is None:
             return Forward(self._hidden, self._decoder.capped(self._logits[:sampled]))
-        return Forward(self._hidden, self._logits, self._ids[:sampled].tolist())
+        ids = self._ids[:sampled].tolist()
+        return Forward(self._hidden, self._logits, lambda: ids)

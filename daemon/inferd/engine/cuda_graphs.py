@@ -1,7 +1,8 @@
 """Decode and verify steps as CUDA graphs, one a bucket, captured when first needed; the rest runs eagerly.
 
-Tokens are chosen on the device as well, so that a step ends with one small copy to the host: the only point where
-the host waits. A bucket that cannot be captured, or not within the memory left for graphs, runs eagerly for good.
+Tokens are chosen on the device as well, and passed on to the next step there: a step ends with one small copy to the
+host, the only point where the host waits, and the next step may be started before. A bucket that cannot be captured,
+or not within the memory left for graphs, runs eagerly for good.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from inferd.engine.cuda_buckets import Bucket, choose, sequence_counts
 if TYPE_CHECKING:
     from inferd.engine.batch import Batch
     from inferd.engine.cuda_staging import PinnedInputs
+    from inferd.engine.cuda_tokens import DeviceTokens
     from inferd.engine.shape import EngineShape
     from inferd.engine.workspace import BucketWorkspace
     from inferd.model.decoder import Decoder
@@ -90,6 +92,7 @@ class GraphForward:
         backend: AttentionBackend,
         kv: Mapping[int, LayerKV],
         inputs: PinnedInputs,
+        tokens: DeviceTokens,
         workspace: BucketWorkspace,
         choice: np.ndarray,
         shape: EngineShape,
@@ -103,6 +106,7 @@ class GraphForward:
         self._backend = backend
         self._kv = kv
         self._inputs = inputs
+        self._tokens = tokens
         self._workspace = workspace
         self._choice = choice
         self._sizes = sequence_counts(shape.max_sequences)
@@ -122,14 +126,16 @@ class GraphForward:
         return tuple(bucket for bucket, graph in self._graphs.items() if graph is not None)
 
     def __call__(self, batch: Batch) -> Forward:
-        """Run a step; returns when its tokens are on the host."""
+        """Start a step."""
         bucket = self._bucket(batch)
         self._inputs.load(batch, self._choice, bucket)
         graph = self._graph(bucket) if bucket else None
         if graph is None:
-            return self._finish(self._run(self._inputs.inputs(batch)), len(batch.sample_rows))
-        graph.replay()
-        return self._finish(graph.outputs, len(batch.sample_rows))
+            outputs = self._run(self._inputs.inputs(batch))
+        else:
+            graph.replay()
+            outputs = graph.outputs
+        return Forward(outputs.hidden, outputs.logits, self._tokens.to_host(outputs.ids[: len(batch.sample_rows)]))
 
     def _bucket(self, batch: Batch) -> Bucket | None:
         if self._maker is None or batch.counts.prefill:
@@ -161,15 +167,15 @@ class GraphForward:
 
     @torch.inference_mode()
     def _run(self, inputs: StepInputs) -> Outputs:
+        self._tokens.fill_in(inputs.token_ids)
         plan = self._backend.plan(inputs, self._workspace)
         hidden = self._decoder.forward(inputs, None, self._kv, self._backend, plan)
         logits = self._decoder.logits(hidden.index_select(0, inputs.sample_rows))
-        ids, peaks = self._choose_tokens(logits, self._inputs.row_params(len(inputs.sample_rows)))
-        return Outputs(hidden, logits, ids.masked_fill_(~peaks.isfinite(), -1))
-
-    def _finish(self, outputs: Outputs, num_rows: int) -> Forward:
-        """Wait for the tokens."""
-        return Forward(outputs.hidden, outputs.logits, outputs.ids[:num_rows].tolist())
+        rows = len(inputs.sample_rows)
+        ids, peaks = self._choose_tokens(logits, self._inputs.row_params(rows))
+        ids.masked_fill_(~peaks.isfinite(), -1)
+        self._tokens.keep(ids, self._inputs.row_slots(rows))
+        return Outputs(hidden, logits, ids)
 
 
 def graph_forward(
@@ -186,13 +192,16 @@ def graph_forward(
 ) -> GraphForward:
     """Return the forward of a GPU, tokens chosen by the sampler kernel."""
     from inferd.engine.cuda_staging import PinnedInputs
+    from inferd.engine.cuda_tokens import DeviceTokens
     from inferd_kernels.triton.sampler import sample
 
+    inputs = PinnedInputs(shape, num_groups, device)
     return GraphForward(
         decoder,
         backend,
         kv,
-        PinnedInputs(shape, num_groups, device),
+        inputs,
+        DeviceTokens(shape.max_sequences, inputs.max_rows, shape.depth, device),
         workspace,
         choice,
         shape,

@@ -1,6 +1,6 @@
-"""The inputs of a step on a GPU: one pinned buffer on the host, one on the device, one copy between them.
+"""The inputs of a step on a GPU: pinned buffers on the host, one on the device, one copy a step between them.
 
-Both hold the same fields at the same places, padded to the engine's sizes, so graphs can refer to the device's
+All hold the same fields at the same places, padded to the engine's sizes, so graphs can refer to the device's
 addresses. Rows past the step are filled so that kernels do nothing for them: slot -1, context 0, no query rows.
 """
 
@@ -26,7 +26,10 @@ ALIGN = 256
 
 
 class PinnedInputs:
-    """Fixed input buffers of all steps on one device."""
+    """Fixed input buffers of all steps on one device.
+
+    Steps in flight have a host buffer each: the device may read one late.
+    """
 
     def __init__(self, shape: EngineShape, num_groups: int, device: str) -> None:
         self.max_tokens = max(shape.token_budget, shape.max_sequences * (1 + shape.max_draft))
@@ -38,6 +41,7 @@ class PinnedInputs:
             "token_ids": ((self.max_tokens,), torch.int32),
             "cu_seqlens": ((sequences + 1,), torch.int32),
             "context_lens": ((sequences,), torch.int32),
+            "row_slots": ((sampled,), torch.int64),
             "sample_rows": ((sampled,), torch.int32),
             "temperature": ((sampled,), torch.float32),
             "top_k": ((sampled,), torch.int32),
@@ -47,16 +51,20 @@ class PinnedInputs:
             "block_tables": ((num_groups, sequences, shape.max_blocks), torch.int32),
         }
         size = sum(_padded(math.prod(dims) * dtype.itemsize) for dims, dtype in fields.values())
-        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=device.startswith("cuda"))
+        pinned = device.startswith("cuda")
+        self._hosts = [torch.zeros(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(shape.depth)]
+        self._host_fields = [
+            {name: view.numpy() for name, view in _split(host, fields).items()} for host in self._hosts
+        ]
+        self._turn = 0
+        self._padding_slot = sequences
         self._device = torch.zeros(size, dtype=torch.uint8, device=device)
-        self._h: dict[str, np.ndarray] = {}
-        self._d: dict[str, torch.Tensor] = {}
-        start = 0
-        for name, (dims, dtype) in fields.items():
-            end = start + math.prod(dims) * dtype.itemsize
-            self._h[name] = self._host[start:end].view(dtype).view(dims).numpy()
-            self._d[name] = self._device[start:end].view(dtype).view(dims)
-            start += _padded(end - start)
+        self._d = _split(self._device, fields)
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows that sample in one step."""
+        return len(self._d["sample_rows"])
 
     @property
     def num_bytes(self) -> int:
@@ -68,7 +76,8 @@ class PinnedInputs:
 
         `choice` holds the SLOT_CHOICE record of each executor slot.
         """
-        h, tokens, sequences = self._h, batch.num_tokens, batch.num_seqs
+        self._turn = (self._turn + 1) % len(self._hosts)
+        h, tokens, sequences = self._host_fields[self._turn], batch.num_tokens, batch.num_seqs
         rows = len(batch.sample_rows)
         room = (self.max_tokens, len(h["context_lens"]), len(h["sample_rows"]))
         if tokens > room[0] or sequences > room[1] or rows > room[2]:
@@ -82,12 +91,14 @@ class PinnedInputs:
         _fill(h["context_lens"], batch.context_lens, end_sequences, 0)
         h["block_tables"][:, :sequences, : batch.block_tables.shape[2]] = batch.block_tables
         if rows or bucket:
-            self._load_rows(batch, choice, end_tokens if bucket else rows)
-        self._device.copy_(self._host, non_blocking=True)
+            self._load_rows(h, batch, choice, end_tokens if bucket else rows)
+        self._device.copy_(self._hosts[self._turn], non_blocking=True)
 
-    def _load_rows(self, batch: Batch, choice: np.ndarray, end: int) -> None:
-        h, picked = self._h, choice[batch.row_slots]
+    def _load_rows(self, h: dict[str, np.ndarray], batch: Batch, choice: np.ndarray, end: int) -> None:
+        row_slots = batch.row_slots
+        picked = choice[row_slots]
         _fill(h["sample_rows"], batch.sample_rows, end, 0)
+        _fill(h["row_slots"], row_slots, end, self._padding_slot)
         for name in ("temperature", "top_k", "top_p", "log_min_p"):
             _fill(h[name], picked[name], end, 0)
         positions = batch.positions[batch.sample_rows].astype(np.int64) + 1
@@ -115,6 +126,10 @@ class PinnedInputs:
         """Return what choosing tokens takes, for the sampling rows."""
         return RowParams(*(self._d[name][:num_rows] for name in RowParams._fields))
 
+    def row_slots(self, num_rows: int) -> torch.Tensor:
+        """Return the executor slot of each sampling row [R] int64; those of padding have one that nobody has."""
+        return self._d["row_slots"][:num_rows]
+
     def _views(self, tokens: int, sequences: int, rows: int, width: int) -> StepInputs:
         d = self._d
         return StepInputs(
@@ -126,6 +141,17 @@ class PinnedInputs:
             slots=d["slots"][:, :tokens],
             sample_rows=d["sample_rows"][:rows],
         )
+
+
+def _split(buffer: torch.Tensor, fields: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, torch.Tensor]:
+    """Return the fields as views of a buffer of bytes."""
+    views: dict[str, torch.Tensor] = {}
+    start = 0
+    for name, (dims, dtype) in fields.items():
+        end = start + math.prod(dims) * dtype.itemsize
+        views[name] = buffer[start:end].view(dtype).view(dims)
+        start += _padded(end - start)
+    return views
 
 
 def _fill(buffer: np.ndarray, values: np.ndarray, end: int, padding: int) -> None:

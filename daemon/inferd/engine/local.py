@@ -1,4 +1,4 @@
-"""The executor that runs the model in this process, one step at a time."""
+"""The executor that runs the model in this process."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from inferd.engine.executor import Executor
 
 if TYPE_CHECKING:
     from inferd.engine.batch import Batch, StepOutput
-    from inferd.engine.runner import Runner
+    from inferd.engine.runner import Pending, Runner
     from inferd.link import DeviceUse
 
 
 class LocalExecutor(Executor):
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, *, depth: int = 1) -> None:
         self.runner = runner
-        self._done: deque[StepOutput] = deque()
+        self.depth = depth
+        self._pending: deque[Pending] = deque()
 
     def submit(self, batch: Batch) -> None:
-        output = self.runner.step(batch)
-        if output is None:
+        pending = self.runner.start(batch)
+        if pending is None:
             raise RuntimeError("a local executor needs a rank that samples")
-        self._done.append(output)
+        self._pending.append(pending)
 
     def collect(self) -> StepOutput:
-        return self._done.popleft()
+        return self._pending.popleft()()
 
     def use(self) -> DeviceUse:
         return self.runner.use()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from inferd.engine.batch import RowOutput, StepOutput
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from inferd.plugin.contracts import AttentionBackend, ParallelStrategy
     from inferd.plugin.types import KVLayout, RankPlacement, StepInputs
     from inferd_client.protocol import TokenLogprob
+
+Pending = Callable[[], StepOutput]
+"""Waits for the output of a step that was started."""
 
 LOGIT_VALUES = 1 << 23
 """Most logits held at once for prompt log-probabilities."""
@@ -64,6 +68,12 @@ class Runner:
         native_rows = self._buffers.most_sampled if native else 0
         self._sampler = Sampler(decoder.spec.vocab_size, shape.max_sequences, device, native_rows=native_rows)
         self._captured: CapturedForward | GraphForward | None = None
+        self._queued = False
+        """The forward returns before the device is done, and passes tokens on to the next step there."""
+        self._last = np.zeros(shape.max_sequences, np.int32) if shape.depth > 1 else None
+        """By slot: the token it got last, where the host passes tokens on."""
+        self._awaited = 0.0
+        """When the last step was known to be done."""
         whole = self._placement.embeds and self._placement.samples
         if device.startswith("cuda") and whole and not why_no_triton(device):
             from inferd.engine.cuda_graphs import graph_forward
@@ -79,6 +89,7 @@ class Runner:
                 device=device,
                 graphs=capture,
             )
+            self._queued, self._last = True, None
         elif capture:
             self._captured = CapturedForward(decoder, backend, self.kv, self._buffers, self._workspace, self._sampler)
         self._prompts: dict[int, list[int]] = {}
@@ -86,25 +97,71 @@ class Runner:
 
     def step(self, batch: Batch) -> StepOutput | None:
         """Run one step; None on a rank that does not sample."""
+        started = self.start(batch)
+        return started() if started is not None else None
+
+    def start(self, batch: Batch) -> Pending | None:
+        """Start one step, and return what waits for its output; None on a rank that does not sample.
+
+        The arrays of `batch` are read before this returns. Steps are awaited in their order, `depth` may be in flight.
+        """
         started = time.perf_counter()
         self._enter_and_leave(batch)
+        self._fill_in(batch)
         forward = self._captured(batch) if self._captured else self._eager(batch)
         if forward is None:
             return None
-        rows = self._plain_rows(batch, forward)
-        prompts: dict[int, list[TokenLogprob]] = {}
-        if rows is None or batch.prompt_rows:
-            with torch.inference_mode():
-                rows = self._choose(batch, forward) if rows is None else rows
-                prompts = {b: self._prompt_logprobs(batch, forward.hidden, b, top) for b, top in batch.prompt_rows}
-        return StepOutput(rows, prompts, time.perf_counter() - started)
+        if self._queued and self._is_plain(batch, forward):
+            positions = batch.positions[batch.sample_rows] + 1
+            return lambda: self._await(forward, positions, started)
+        output = self._finish(batch, forward, started)
+        self._keep(batch, output)
+        return lambda: output
 
-    def _plain_rows(self, batch: Batch, forward: Forward) -> list[RowOutput] | None:
-        """Return the outputs where every row is one chosen token and nobody asks for more; else None."""
-        ids, asking = forward.ids, self._sampler.host_slots
-        if ids is None or batch.counts.verify or (asking and not asking.isdisjoint(batch.row_slots.tolist())):
-            return None
-        return None if ids and min(ids) < 0 else [RowOutput((token,)) for token in ids]
+    def _is_plain(self, batch: Batch, forward: Forward) -> bool:
+        """Say whether every row is one chosen token and nobody asks for more."""
+        if forward.ids is None or batch.counts.verify or batch.prompt_rows:
+            return False
+        asking = self._sampler.host_slots
+        return not asking or asking.isdisjoint(batch.row_slots.tolist())
+
+    def _await(self, forward: Forward, positions: np.ndarray, started: float) -> StepOutput:
+        """Wait for the tokens of a step; its time is what the device had for it alone."""
+        assert forward.ids is not None
+        ids = forward.ids()
+        now = time.perf_counter()
+        elapsed, self._awaited = now - max(started, self._awaited), now
+        rows = [RowOutput((token,)) for token in ids]
+        for row in [row for row, token in enumerate(ids) if token < 0]:
+            rows[row] = RowOutput((), error=_error(int(positions[row]), bad=True))
+        return StepOutput(rows, {}, elapsed)
+
+    def _finish(self, batch: Batch, forward: Forward, started: float) -> StepOutput:
+        """Choose tokens and report what is asked for, on the host."""
+        rows: list[RowOutput] | None = None
+        if self._is_plain(batch, forward):
+            assert forward.ids is not None
+            ids = forward.ids()
+            rows = None if ids and min(ids) < 0 else [RowOutput((token,)) for token in ids]
+        prompts: dict[int, list[TokenLogprob]] = {}
+        if rows is None:
+            with torch.inference_mode():
+                rows = self._choose(batch, forward)
+                prompts = {b: self._prompt_logprobs(batch, forward.hidden, b, top) for b, top in batch.prompt_rows}
+        self._awaited = now = time.perf_counter()
+        return StepOutput(rows, prompts, now - started)
+
+    def _fill_in(self, batch: Batch) -> None:
+        """Put the tokens in that were not known when the step was planned, where the host knows them."""
+        if self._last is not None:
+            unknown = np.flatnonzero(batch.token_ids < 0)
+            batch.token_ids[unknown] = self._last[~batch.token_ids[unknown]]
+
+    def _keep(self, batch: Batch, output: StepOutput) -> None:
+        """Remember what each slot got, for a step that was planned before."""
+        if self._last is not None:
+            slots = batch.seq_slots[batch.sampling_seqs]
+            self._last[slots] = [row.ids[-1] if row.ids else 0 for row in output.rows]
 
     def use(self) -> DeviceUse:
         """Tell the scratch of steps: kept buffers, and on a GPU all that torch holds beside weights and KV."""
@@ -152,7 +209,8 @@ class Runner:
         rows = sample_rows(batch)
         if not rows.num_seqs:
             return []
-        sampled = self._sampler.sample(forward.logits, rows, forward.ids)
+        chosen = forward.ids() if forward.ids is not None else None
+        sampled = self._sampler.sample(forward.logits, rows, chosen)
         return [self._output(i, rows, sampled, forward.logits) for i in range(rows.num_seqs)]
 
     def _output(self, sequence: int, rows: SampleRows, sampled: Sampled, logits: torch.Tensor) -> RowOutput:
@@ -164,7 +222,7 @@ class Runner:
                 count = row - first
                 break
         if not count:
-            return RowOutput(ids=(), error=_error(rows, first, bad=sampled.bad[first]))
+            return RowOutput(ids=(), error=_error(int(rows.positions[first]), bad=sampled.bad[first]))
         slot = int(rows.slots[first])
         ids = sampled.ids[first : first + count]
         self._sampler.accept(slot, ids)
@@ -188,8 +246,7 @@ class Runner:
         return out
 
 
-def _error(rows: SampleRows, row: int, *, bad: bool) -> str:
-    position = int(rows.positions[row])
+def _error(position: int, *, bad: bool) -> str:
     if bad:
         return f"the model gave no finite logits at position {position}"
     return f"no token is left at position {position}: allowed_token_ids, bad_words, min_tokens or a grammar exclude all"

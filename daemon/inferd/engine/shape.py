@@ -23,6 +23,8 @@ class EngineShape:
     """KV blocks of each group."""
     max_draft: int = 0
     """Most draft tokens of one sequence in one step."""
+    depth: int = 1
+    """Steps in flight at once: 2 = the next one is planned and started while the device works."""
     threads: int = 0
     """Threads that compute on the host; 0 = another device does."""
     buckets: tuple[int, ...] = ()

@@ -66,6 +66,24 @@ def weight_bytes(tensors: Iterable[tuple[TensorMeta, str]], dtype: str, *, nativ
     return int(total + table)
 
 
+def choose_depth(overlap: str, *, drafting: bool, retains: bool, ranks: int, queued: bool) -> tuple[int, str]:
+    """Return how many steps may be in flight, and what decides that.
+
+    `retains`: the KV manager keeps what is computed; `queued`: the device takes work before earlier work is done.
+    """
+    if overlap == "off":
+        return 1, "config"
+    if ranks > 1:
+        return 1, "several ranks"
+    if not retains:
+        return 1, "the KV manager keeps nothing between steps"
+    if drafting:
+        return 1, "drafts need the tokens before them"
+    if overlap == "on":
+        return 2, "config"
+    return (2, "the device works by itself") if queued else (1, "the host computes")
+
+
 def activation_bytes(token_budget: int, hidden: int, inner: int, vocab: int, sampled_rows: int) -> int:
     """Upper estimate of the live activations of one step, in float32."""
     per_token = 4 * (6 * hidden + 3 * inner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from inferd.engine.batch import Row
 from inferd.engine.cuda_buckets import Bucket
 from inferd.engine.cuda_graphs import Graph, GraphForward, Outputs
 from inferd.engine.cuda_staging import PinnedInputs
+from inferd.engine.cuda_tokens import DeviceTokens
 from inferd.engine.runner import Runner
 from inferd.engine.workspace import BucketWorkspace
 from inferd.model import kv_groups
@@ -58,10 +60,12 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 
 
 def rig(decoder: Decoder, maker: FakeGraphs | None, **options: Any) -> Rig:
+    shape = replace(SHAPE, depth=2)
     backend = TritonAttention()
     layouts = [backend.kv_layout(group, "fp32", SHAPE.block_size) for group in kv_groups(decoder.spec)]
-    runner = Runner(decoder, backend, layouts, SHAPE, device="cpu", dtype=torch.float32)
+    runner = Runner(decoder, backend, layouts, shape, device="cpu", dtype=torch.float32)
     if maker is not None:
+        runner._queued, runner._last = True, None
         for planes in runner.kv.values():
             for plane in planes.values():
                 plane.fill_(float("nan"))
@@ -69,10 +73,11 @@ def rig(decoder: Decoder, maker: FakeGraphs | None, **options: Any) -> Rig:
             decoder,
             backend,
             runner.kv,
-            PinnedInputs(SHAPE, 1, "cpu"),
+            (inputs := PinnedInputs(shape, 1, "cpu")),
+            DeviceTokens(shape.max_sequences, inputs.max_rows, shape.depth, "cpu"),
             BucketWorkspace("cpu"),
             runner._sampler.params.choice,
-            SHAPE,
+            shape,
             maker=maker,
             choose_tokens=lambda logits, params: sample(logits, params, block=512),
             **options,
