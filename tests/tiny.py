@@ -25,7 +25,7 @@ from tests.tiny_tokenizer import BOS_ID, EOS_ID, write_tokenizer
 class Tiny:
     """Options of a tiny model; every builder takes them as keywords."""
 
-    arch: Literal["llama", "qwen2"] = "llama"
+    arch: Literal["llama", "qwen2", "qwen3"] = "llama"
     vocab: int = 290
     hidden: int = 64
     inner: int = 96
@@ -44,7 +44,7 @@ class Tiny:
     """old: `rope_theta` and `rope_scaling`; new: one `rope_parameters` table."""
     tied: bool = False
     attention_bias: bool = False
-    """llama: q, k, v, o biases. (qwen2 always has q, k, v biases.)"""
+    """llama, qwen3: q, k, v, o biases. (qwen2 always has q, k, v biases.)"""
     mlp_bias: bool = False
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     shards: int = 1
@@ -74,6 +74,11 @@ def tiny_qwen2(path: Path, **overrides: Any) -> Path:
     return write_hf(path, Tiny(arch="qwen2", **overrides))
 
 
+def tiny_qwen3(path: Path, **overrides: Any) -> Path:
+    """Write a qwen3 model in Hugging Face form into the folder `path` and return it."""
+    return write_hf(path, Tiny(arch="qwen3", **overrides))
+
+
 def tiny_gguf(path: Path, *, quant: str = "F32", types: Mapping[str, str] | None = None, **overrides: Any) -> Path:
     """Write `path`/model.gguf with the weights of the same options in Hugging Face form; return the file.
 
@@ -99,7 +104,7 @@ def weights(tiny: Tiny) -> dict[str, torch.Tensor]:
             add(f"{name}.bias", rows, kind="bias")
 
     add("model.embed_tokens.weight", tiny.vocab, tiny.hidden, kind="matrix" if tiny.tied else "embedding")
-    qkv_bias, out_bias = tiny.arch == "qwen2" or tiny.attention_bias, tiny.arch == "llama" and tiny.attention_bias
+    qkv_bias, out_bias = tiny.arch == "qwen2" or tiny.attention_bias, tiny.arch != "qwen2" and tiny.attention_bias
     for i in range(tiny.layers):
         layer = f"model.layers.{i}"
         add(f"{layer}.input_layernorm.weight", tiny.hidden, kind="norm")
@@ -107,6 +112,9 @@ def weights(tiny: Tiny) -> dict[str, torch.Tensor]:
         linear(f"{layer}.self_attn.k_proj", kv_width, tiny.hidden, qkv_bias)
         linear(f"{layer}.self_attn.v_proj", kv_width, tiny.hidden, qkv_bias)
         linear(f"{layer}.self_attn.o_proj", tiny.hidden, q_width, out_bias)
+        if tiny.arch == "qwen3":
+            for part in "qk":
+                add(f"{layer}.self_attn.{part}_norm.weight", tiny.head_width, kind="norm")
         add(f"{layer}.post_attention_layernorm.weight", tiny.hidden, kind="norm")
         linear(f"{layer}.mlp.gate_proj", tiny.inner, tiny.hidden, tiny.mlp_bias)
         linear(f"{layer}.mlp.up_proj", tiny.inner, tiny.hidden, tiny.mlp_bias)
@@ -129,7 +137,9 @@ def _draw(name: str, shape: tuple[int, ...], kind: str, seed: int) -> torch.Tens
 def config_json(tiny: Tiny) -> dict[str, Any]:
     """Return the content of config.json."""
     config: dict[str, Any] = {
-        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[tiny.arch]],
+        "architectures": [
+            {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[tiny.arch]
+        ],
         "model_type": tiny.arch,
         "vocab_size": tiny.vocab,
         "hidden_size": tiny.hidden,
@@ -146,8 +156,10 @@ def config_json(tiny: Tiny) -> dict[str, Any]:
         "eos_token_id": EOS_ID,
         "torch_dtype": tiny.dtype,
     }
+    if tiny.arch != "qwen2":
+        config["attention_bias"] = tiny.attention_bias
     if tiny.arch == "llama":
-        config |= {"attention_bias": tiny.attention_bias, "mlp_bias": tiny.mlp_bias}
+        config["mlp_bias"] = tiny.mlp_bias
     if tiny.rope_spelling == "old":
         config |= {"rope_theta": tiny.rope_theta, "rope_scaling": tiny.rope and dict(tiny.rope)}
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.equivalence.oracle import Greedy, greedy
-from tests.tiny import tiny_gguf, tiny_llama, tiny_qwen2
+from tests.tiny import tiny_gguf, tiny_llama, tiny_qwen2, tiny_qwen3
 
 NEW_TOKENS = 12
 LENGTHS = (1, 3, 4, 5, 8, 17)
@@ -44,8 +44,10 @@ OPTIONS: dict[str, tuple[Callable[..., Path], dict[str, Any]]] = {
     "qwen2": (tiny_qwen2, {"heads": 6, "kv_heads": 3, "head_dim": 14, "rope_theta": 1e6}),
     "qwen2-tied": (tiny_qwen2, {"heads": 4, "kv_heads": 1, "tied": True, "rope_theta": 200.0}),
     "qwen2-window": (tiny_qwen2, {"layers": 3, "config": _WINDOWS}),
+    "qwen3": (tiny_qwen3, {"heads": 6, "kv_heads": 2, "head_dim": 16, "rope_theta": 100.0}),
     "gguf-llama": (tiny_llama, {"hidden": 48, "heads": 6, "head_dim": 12, "tied": True}),
     "gguf-qwen2": (tiny_qwen2, {"heads": 4, "kv_heads": 2}),
+    "gguf-qwen3": (tiny_qwen3, {"heads": 4, "kv_heads": 1, "head_dim": 24, "tied": True}),
 }
 
 

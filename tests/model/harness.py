@@ -19,6 +19,7 @@ from inferd.plugin.contracts import AttentionBackend
 from inferd.plugin.types import LayerKV, ModelSpec, StepCounts, StepInputs
 from inferd_plugins.arch.llama import Llama
 from inferd_plugins.arch.qwen2 import Qwen2
+from inferd_plugins.arch.qwen3 import Qwen3
 from inferd_plugins.attention.reference import ReferenceAttention
 from inferd_plugins.attention.torch import TorchAttention
 from inferd_plugins.quant.gguf import GgufQuantizer
@@ -26,7 +27,7 @@ from inferd_plugins.quant.none import NoQuantizer
 from tests.model.plain import MemoryCheckpoint, own_rules
 
 BACKENDS: dict[str, type[AttentionBackend]] = {"reference": ReferenceAttention, "torch": TorchAttention}
-ARCHITECTURES = {"llama": Llama, "qwen2": Qwen2}
+ARCHITECTURES = {"llama": Llama, "qwen2": Qwen2, "qwen3": Qwen3}
 BLOCK_SIZE = 4
 
 
@@ -35,7 +36,7 @@ def load(path: Path, *, context: int | None = None, spec: ModelSpec | None = Non
     checkpoint = open_checkpoint(path)
     architecture = ARCHITECTURES[checkpoint.architecture_name]()
     read = architecture.spec(checkpoint.config())
-    quantizer = NoQuantizer() if checkpoint.source == "hf" else GgufQuantizer()
+    quantizer = options.pop("quantizer", None) or (NoQuantizer() if checkpoint.source == "hf" else GgufQuantizer())
     return build_decoder(
         spec or read,
         checkpoint,

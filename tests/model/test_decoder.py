@@ -9,7 +9,7 @@ import torch
 
 from tests.model.harness import BACKENDS, Steps, assert_close, load
 from tests.model.oracle import hf_logits
-from tests.tiny import tiny_gguf, tiny_llama, tiny_qwen2
+from tests.tiny import tiny_gguf, tiny_llama, tiny_qwen2, tiny_qwen3
 
 torch.set_num_threads(1)
 PROMPTS = {f"s{n}": [(7 * i * n + 3 * n) % 280 + 4 for i in range(n)] for n in (1, 3, 4, 5, 8, 17, 33)}
@@ -19,7 +19,10 @@ MODELS = {
     "llama-biased-tied": lambda path: tiny_llama(path, attention_bias=True, mlp_bias=True, tied=True),
     "llama-head-dim": lambda path: tiny_llama(path, hidden=48, heads=4, head_dim=16, kv_heads=2, rope_theta=500.0),
     "qwen2": lambda path: tiny_qwen2(path),
+    "qwen3": lambda path: tiny_qwen3(path, head_dim=20, attention_bias=True),
 }
+
+WRITERS = {"llama": tiny_llama, "qwen2": tiny_qwen2, "qwen3": tiny_qwen3}
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -80,11 +83,11 @@ def test_resuming_from_cached_keys_equals_a_cold_run(tmp_path: Path, suffix: int
     assert_close(steps.run([("hit", tokens[12:])])[0], hf_logits(path, tokens)[12:])
 
 
-@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+@pytest.mark.parametrize("arch", WRITERS)
 def test_gguf_equals_the_same_weights_in_hf_form(tmp_path: Path, arch: str) -> None:
     """Rows of q and k are interleaved in a llama GGUF, with the number of KV heads for k."""
     options = {"heads": 6, "kv_heads": 2, "head_dim": 16, "hidden": 96}
-    hf = (tiny_llama if arch == "llama" else tiny_qwen2)(tmp_path / "hf", **options)
+    hf = WRITERS[arch](tmp_path / "hf", **options)
     gguf = tiny_gguf(tmp_path / "gguf", arch=arch, **options)
     tokens = PROMPTS["s17"]
     got = Steps(load(gguf), BACKENDS["torch"]()).run([("a", tokens)])[0]

@@ -30,6 +30,8 @@ _LAYER: dict[Source, dict[str, str]] = {
         "attn.k": "model.layers.{i}.self_attn.k_proj",
         "attn.v": "model.layers.{i}.self_attn.v_proj",
         "attn.o": "model.layers.{i}.self_attn.o_proj",
+        "attn.q_norm": "model.layers.{i}.self_attn.q_norm",
+        "attn.k_norm": "model.layers.{i}.self_attn.k_norm",
         "mlp_norm": "model.layers.{i}.post_attention_layernorm",
         "mlp.gate": "model.layers.{i}.mlp.gate_proj",
         "mlp.up": "model.layers.{i}.mlp.up_proj",
@@ -41,12 +43,16 @@ _LAYER: dict[Source, dict[str, str]] = {
         "attn.k": "blk.{i}.attn_k",
         "attn.v": "blk.{i}.attn_v",
         "attn.o": "blk.{i}.attn_output",
+        "attn.q_norm": "blk.{i}.attn_q_norm",
+        "attn.k_norm": "blk.{i}.attn_k_norm",
         "mlp_norm": "blk.{i}.ffn_norm",
         "mlp.gate": "blk.{i}.ffn_gate",
         "mlp.up": "blk.{i}.ffn_up",
         "mlp.down": "blk.{i}.ffn_down",
     },
 }
+
+_HEAD_NORMS = ("attn.q_norm", "attn.k_norm")
 
 _DERIVED: dict[Source, tuple[str, ...]] = {
     "hf": ("model.layers.{i}.self_attn.rotary_emb.inv_freq",),
@@ -109,6 +115,8 @@ def _layer_rules(i: int, layer: LayerSpec, source: Source, permuted: bool) -> li
     }
     rules: list[TensorRule] = []
     for part, stem in _LAYER[source].items():
+        if part in _HEAD_NORMS and not attention.qk_norm:
+            continue
         for kind in ("weight", "bias") if biased.get(part) else ("weight",):
             target, name = f"layers.{i}.{part}.{kind}", f"{stem.format(i=i)}.{kind}"
             rules.append(TensorRule(target, name, interleaved.get(part, 0)))

@@ -9,8 +9,7 @@ from inferd.plugin.types import Accept, Gqa, ModelSpec, ProbeContext, Reject, Te
 from inferd_plugins.arch.decoder import model_spec, tensor_rules
 from inferd_plugins.arch.rope import gguf_ropes, hf_ropes
 from inferd_plugins.arch.sizes import gguf_sizes, hf_sizes
-
-_LAYER_TYPES = ("full_attention", "sliding_attention")
+from inferd_plugins.arch.windows import hf_windows
 
 
 class Qwen2(Architecture):
@@ -29,7 +28,7 @@ class Qwen2(Architecture):
         else:
             sizes = hf_sizes(config)
             ropes = hf_ropes(config, sizes.head_dim)
-            windows = _windows(config, sizes.layers)
+            windows = hf_windows(config, sizes.layers)
         attention = [
             Gqa(
                 sizes.heads,
@@ -46,17 +45,3 @@ class Qwen2(Architecture):
 
     def tensors(self, spec: ModelSpec, source: Literal["hf", "gguf"]) -> list[TensorRule]:
         return tensor_rules(spec, source)
-
-
-def _windows(config: ConfigView, layers: int) -> list[int | None]:
-    """Return the window of each layer. `use_sliding_window` off wins over everything else."""
-    if not config.bool("use_sliding_window", False):
-        return [None] * layers
-    window = config.int("sliding_window", 4096)
-    first = config.int("max_window_layers", 28)
-    types = config.raw("layer_types", [_LAYER_TYPES[i >= first] for i in range(layers)])
-    if window < 1:
-        raise ValueError(f"sliding_window must be positive, not {window}")
-    if not isinstance(types, list) or len(types) != layers or any(t not in _LAYER_TYPES for t in types):
-        raise ValueError(f"layer_types must name one of {', '.join(_LAYER_TYPES)} for each of {layers} layers")
-    return [window if t == "sliding_attention" else None for t in types]

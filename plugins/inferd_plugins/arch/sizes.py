@@ -44,8 +44,8 @@ class Sizes(NamedTuple):
     """No output matrix of its own is stored; one that is stored is used, whatever a flag says."""
 
 
-def hf_sizes(config: ConfigView) -> Sizes:
-    """Read a config.json. Raises ValueError naming the key."""
+def hf_sizes(config: ConfigView, *, head_dim: int | None = None) -> Sizes:
+    """Read a config.json; `head_dim` is for one that names none (default: hidden / heads). Raises ValueError."""
     if config.raw("quantization_config", None) is not None:
         raise ValueError("quantization_config: quantised safetensors are not supported; use a GGUF file")
     activation = config.str("hidden_act", "silu")
@@ -58,7 +58,7 @@ def hf_sizes(config: ConfigView) -> Sizes:
         layers=_count(config, "num_hidden_layers", MAX_LAYERS),
         heads=heads,
         kv_heads=_count(config, "num_key_value_heads", MAX_WIDTH, heads),
-        head_dim=_count(config, "head_dim", MAX_WIDTH, _share(hidden, heads)),
+        head_dim=_count(config, "head_dim", MAX_WIDTH, head_dim or _share(hidden, heads)),
         vocab=_count(config, "vocab_size", MAX_WIDTH),
         context=_count(config, "max_position_embeddings", 1 << 31),
         eps=config.float("rms_norm_eps", 1e-6),

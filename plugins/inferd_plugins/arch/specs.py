@@ -19,4 +19,11 @@ PLUGINS = (
         exactness="bit",
         capabilities=Capabilities(capture_safe=True),
     ),
+    PluginSpec(
+        name="qwen3",
+        kind="architecture",
+        target="inferd_plugins.arch.qwen3:Qwen3",
+        exactness="bit",
+        capabilities=Capabilities(capture_safe=True),
+    ),
 )

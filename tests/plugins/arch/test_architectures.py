@@ -1,4 +1,4 @@
-"""Specs and tensor rules of llama and qwen2 from both sources."""
+"""Specs and tensor rules of llama, qwen2 and qwen3 from both sources."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from inferd.plugin.types import Accept, Gqa, ModelSpec, ProbeContext, Reject
 from inferd_plugins.arch import specs
 from inferd_plugins.arch.llama import Llama
 from inferd_plugins.arch.qwen2 import Qwen2
+from inferd_plugins.arch.qwen3 import Qwen3
 from inferd_plugins.quant.gguf import GgufQuantizer
 from inferd_plugins.quant.none import NoQuantizer
-from tests.tiny import Tiny, tiny_gguf, tiny_llama, tiny_qwen2, weights
+from tests.tiny import Tiny, tiny_gguf, tiny_llama, tiny_qwen2, tiny_qwen3, weights
 
-ARCHITECTURES: dict[str, Architecture] = {"llama": Llama(), "qwen2": Qwen2()}
-BUILDERS = {"llama": tiny_llama, "qwen2": tiny_qwen2}
+ARCHITECTURES: dict[str, Architecture] = {"llama": Llama(), "qwen2": Qwen2(), "qwen3": Qwen3()}
+BUILDERS = {"llama": tiny_llama, "qwen2": tiny_qwen2, "qwen3": tiny_qwen3}
 
 
 def spec_of(path: Path) -> ModelSpec:
@@ -48,6 +49,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama, no kv heads": {"kv_heads": None},
     "qwen2": {"arch": "qwen2"},
     "qwen2 tied": {"arch": "qwen2", "tied": True, "kv_heads": 1},
+    "qwen3": {"arch": "qwen3", "head_dim": 24},
+    "qwen3 tied with biases": {"arch": "qwen3", "head_dim": 16, "tied": True, "attention_bias": True},
 }
 
 
@@ -84,6 +87,13 @@ def test_a_llama_spec_in_full(tmp_path: Path) -> None:
 def test_qwen2_has_biases_on_q_k_and_v_only(tmp_path: Path) -> None:
     attention = spec_of(tiny_qwen2(tmp_path)).layers[0].attention
     assert attention == Gqa(4, 2, 16, scale=0.25, qkv_bias=True)
+
+
+def test_qwen3_norms_the_heads_of_q_and_k(tmp_path: Path) -> None:
+    attention = spec_of(tiny_qwen3(tmp_path / "a", head_dim=24)).layers[0].attention
+    assert attention == Gqa(4, 2, 24, scale=24**-0.5, qk_norm=True)
+    attention = spec_of(tiny_qwen3(tmp_path / "b", config={"head_dim": None})).layers[0].attention
+    assert attention.head_dim == 128  # not hidden / heads
 
 
 def test_head_sizes_that_are_derived(tmp_path: Path) -> None:
