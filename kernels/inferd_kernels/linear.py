@@ -16,9 +16,19 @@ import torch.nn.functional as F
 
 from inferd_kernels.reference.forms import Packed, dequantize
 
-InputFormat = Literal["plain", "device rows", "native rows", "int8 rows", "mixed rows", "int16 rows"]
+InputFormat = Literal[
+    "plain",
+    "device rows",
+    "device int8 rows",
+    "device fp8 rows",
+    "native rows",
+    "int8 rows",
+    "mixed rows",
+    "int16 rows",
+]
 """What `linear` reads: float rows made by torch, by Triton on a GPU, or by a native operator (so that a step can be
-recorded), or int8 rows with scales and group sums: one byte a value, two where rounding weighs most, or two."""
+recorded); rows that Triton quantized, one scale a row; or native int8 rows with scales and group sums: one byte a
+value, two where rounding weighs most, or two."""
 
 Choice = Literal["auto", "native", "torch"]
 """Which kernels to use on the CPU: native ones where they can be had, only those, or none."""

@@ -10,18 +10,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.nn.functional as F
 
 from inferd_kernels.reference.norm import rms_norm
 
 if TYPE_CHECKING:
-    import torch
-
     from inferd_kernels.linear import InputFormat
+    from inferd_kernels.triton.norm import QuantizedRows
 
-Norm = Callable[["torch.Tensor", "torch.Tensor", float], Any]
-Gate = Callable[["torch.Tensor"], Any]
+Norm = Callable[[torch.Tensor, torch.Tensor, float], Any]
+Gate = Callable[[torch.Tensor], Any]
 """From [T, 2 K], gate beside up, to K columns in the input format of the layer after it."""
+
+DEVICE_CODES = {"device int8 rows": torch.int8, "device fp8 rows": torch.float8_e4m3fn}
+"""What Triton norms and gates quantize rows to, one scale a row."""
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
@@ -38,6 +41,8 @@ def norm_for(input_format: InputFormat) -> Norm:
         from inferd_kernels.triton.norm import rms_norm_rows
 
         return rms_norm_rows
+    if input_format in DEVICE_CODES:
+        return partial(_norm_quantized, dtype=DEVICE_CODES[input_format])
     from inferd_kernels.cpu import rows
 
     if input_format == "native rows":
@@ -53,6 +58,10 @@ def gate_for(activation: str, input_format: InputFormat) -> Gate:
         from inferd_kernels.triton.gate import gate_rows
 
         return partial(gate_rows, activation=activation)
+    if input_format in DEVICE_CODES:
+        from inferd_kernels.triton.gate import gate_quantized
+
+        return partial(gate_quantized, activation=activation, dtype=DEVICE_CODES[input_format])
     if input_format == "plain" or activation != "silu":
         return _torch_gate(ACTIVATIONS[activation])
     from inferd_kernels.cpu import rows
@@ -64,7 +73,13 @@ def gate_for(activation: str, input_format: InputFormat) -> Gate:
 
 def records_gate(activation: str, input_format: InputFormat) -> bool:
     """Say whether `gate_for` of these can be recorded."""
-    return input_format == "device rows" or (activation == "silu" and input_format != "plain")
+    return input_format in ("device rows", *DEVICE_CODES) or (activation == "silu" and input_format != "plain")
+
+
+def _norm_quantized(x: torch.Tensor, weight: torch.Tensor, eps: float, *, dtype: torch.dtype) -> QuantizedRows:
+    from inferd_kernels.triton.norm import rms_norm_quantized
+
+    return rms_norm_quantized(x, weight, eps, dtype)[0]
 
 
 def _torch_gate(activation: Callable[[torch.Tensor], torch.Tensor]) -> Gate:

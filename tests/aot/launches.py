@@ -40,6 +40,8 @@ class Launch:
     """Its main kernel must use the matrix units, and read ahead into shared memory."""
     fp8: bool = False
     """Needs fp8 types, which sm_80 lacks."""
+    integer: bool = False
+    """Multiplies integers, for which Triton uses `mma.sync` on sm_100."""
 
 
 def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
@@ -122,7 +124,7 @@ def w4(case: str, *, mins: bool = False) -> Launch:
 
 
 def w8(case: str, kind: torch.dtype, *, quantized: bool = False) -> Launch:
-    kernel = {I8: "gemm_w8", F8: "gemm_fp8_rows" if quantized else "gemm_fp8"}[kind]
+    kernel = {I8: "gemm_w8", F8: "gemm_fp8_rows" if quantized and case == "large" else "gemm_fp8"}[kind]
 
     def run(tiles: Tiles | None) -> None:
         m = rows_of(case)
@@ -131,7 +133,7 @@ def w8(case: str, kind: torch.dtype, *, quantized: bool = False) -> Launch:
         gemm_w8(x, weight, dtype=BF16, tiles=spread(tiles))
 
     name = f"{'fp8' if kind == F8 else 'w8'}-{case}{'-rows' if quantized else ''}"
-    return Launch(name, run, kernel, case, matrix=True, fp8=kind == F8)
+    return Launch(name, run, kernel, case, matrix=True, fp8=kind == F8, integer=quantized and kind == I8)
 
 
 def moe(case: str, kind: torch.dtype = BF16) -> Launch:
@@ -161,6 +163,10 @@ def plain(name: str, run: Callable[[], object], *, fp8: bool = False) -> Launch:
     return Launch(name, lambda _tiles: run(), fp8=fp8)
 
 
+def embedding8() -> object:
+    return embedding_rows(Weight8(empty(VOCAB, HIDDEN, dtype=I8), floats(1, VOCAB), None, HIDDEN, 0), ints(99), BF16)
+
+
 def sampler() -> object:
     return sample(floats(64, VOCAB), RowParams(floats(64), ints(64), floats(64), floats(64), ints(64, 2)))
 
@@ -179,7 +185,9 @@ DEFAULT: tuple[Launch, ...] = (
     w4("large"),
     w8("m16", I8),
     w8("large", I8),
-    w8("m16", F8),
+    w8("m16", I8, quantized=True),
+    w8("large", I8, quantized=True),
+    w8("m16", F8, quantized=True),
     w8("large", F8, quantized=True),
     moe("few"),
     moe("many"),
@@ -193,6 +201,7 @@ DEFAULT: tuple[Launch, ...] = (
     plain("silu", lambda: gate_rows(empty(99, 2 * INNER), "silu")),
     plain("gelu-int8", lambda: gate_quantized(empty(99, 2 * INNER), "gelu", I8)),
     plain("embedding", lambda: embedding_rows(empty(VOCAB, HIDDEN), ints(99), BF16)),
+    plain("embedding-int8", embedding8),
     plain("sampler", sampler),
     plain("accept", lambda: accept(empty(99, dtype=torch.int64), empty(99, dtype=torch.int64), ints(33), 4)),
 )  # fmt: skip
@@ -205,8 +214,8 @@ VARIANTS: tuple[Launch, ...] = (
     *(decode(128, rows=rows) for rows in (2, 4, 16)),
     *(w4(f"m{case}", mins=True) for case in CASES),
     *(w8(f"m{case}", kind) for case in CASES for kind in (I8, F8)),
-    w8("m16", I8, quantized=True),
     w8("large", F8),
+    *(w8(f"m{case}", kind, quantized=True) for case in CASES[1:] for kind in (I8, F8)),
     *(moe(case, kind) for case in ("few", "many") for kind in (I8, F8)),
     plain("gelu_tanh", lambda: gate_rows(empty(99, 2 * INNER), "gelu_tanh")),
 )

@@ -40,7 +40,8 @@ def check(launch: Launch, cc: int, *, spills: bool = False) -> None:
     if launch.matrix:
         ptx = next(r.ptx for r in results if r.name.startswith(("attn_prefill", "attn_decode", "gemm", "grouped")))
         # Few rows take the older instruction everywhere: the newer ones need 64.
-        assert MATRIX[cc] in ptx or ("mma.sync" in ptx and not wide(launch)), f"{launch.name}: no {MATRIX[cc]}"
+        older = not wide(launch) or (launch.integer and cc == 100)
+        assert MATRIX[cc] in ptx or ("mma.sync" in ptx and older), f"{launch.name}: no {MATRIX[cc]}"
         pipelined = (tiles_of(launch, read(f"sm_{cc}")) or {}).get("num_stages", 2) > 1
         assert "cp.async" in ptx or not pipelined, f"{launch.name}: no asynchronous copies"
 

@@ -258,6 +258,8 @@ def _common_format(fused: FusedLinear) -> InputFormat:
     formats: set[InputFormat] = {part.kernel.input_format for part in fused.parts}
     if len(formats) == 1:
         return formats.pop()
+    if all(name.startswith("device") for name in formats):
+        return "device rows"
     return "plain" if "plain" in formats else "native rows"
 
 

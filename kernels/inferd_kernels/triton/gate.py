@@ -68,14 +68,14 @@ def gate_quantized(gate_up: torch.Tensor, activation: str, dtype: torch.dtype) -
     """Return act(gate) * up as codes of an 8-bit dtype."""
     out, scales = _launch(gate_up, gate_up.shape[1] // 2, activation, dtype)
     assert scales is not None
-    return QuantizedRows(out, scales)
+    return QuantizedRows(out, scales, gate_up.dtype)
 
 
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> QuantizedRows:
     """Return rows x [T, K] as codes of an 8-bit dtype."""
     out, scales = _launch(x, x.shape[1], "none", dtype)
     assert scales is not None
-    return QuantizedRows(out, scales)
+    return QuantizedRows(out, scales, x.dtype)
 
 
 def _launch(

@@ -1,8 +1,8 @@
-"""Rows times fp8 (e4m3) weights: few rows by `gemm_w8` on float rows, many by the fp8 matrix units.
+"""Rows times fp8 (e4m3) weights: few rows by `gemm_w8`, many by the fp8 matrix units.
 
-Few rows are bound by reading the weight, which is half of a 16-bit one either way, so x stays exact. Many rows are
-bound by arithmetic: x is quantized row by row and multiplied by torch's row-wise scaled product, or, for weights
-with a scale a block, by `gemm_w8` on quantized rows.
+Few rows are bound by reading the weight, which is half of a 16-bit one either way, so float rows stay exact. Many rows
+are bound by arithmetic: they are quantized one by one, where a norm or gate did not do so before, and multiplied by
+torch's row-wise scaled product, or, for weights with a scale a group, by `gemm_w8`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import torch
 
 from inferd_kernels.triton.gate import quantize_rows
 from inferd_kernels.triton.gemm_w8 import Weight8, gemm_w8
+from inferd_kernels.triton.norm import QuantizedRows
 from inferd_kernels.triton.split_k import Epilogue
 from inferd_kernels.triton.tiling import Tiles
 
 FEW_ROWS = 64
-"""Most rows that stay in the float type."""
+"""Most rows that are bound by reading the weight."""
 
 
 def gemm_fp8(
-    x: torch.Tensor,
+    x: torch.Tensor | QuantizedRows,
     weight: Weight8,
     epilogue: Epilogue = Epilogue(),
     *,
@@ -29,9 +30,9 @@ def gemm_fp8(
     """Return x [M, K] times the weight, [M, N] in the dtype of x."""
     if x.shape[0] <= FEW_ROWS:
         return gemm_w8(x, weight, epilogue, out=out, tiles=tiles, kernel="gemm_fp8")
-    rows = quantize_rows(x, weight.codes.dtype)
+    rows = x if isinstance(x, QuantizedRows) else quantize_rows(x, weight.codes.dtype)
     if weight.scales.shape[0] > 1 or x.device.type != "cuda" or x.dtype != torch.bfloat16:
-        return gemm_w8(rows, weight, epilogue, out=out, dtype=x.dtype, tiles=tiles, kernel="gemm_fp8_rows")
+        return gemm_w8(rows, weight, epilogue, out=out, tiles=tiles, kernel="gemm_fp8_rows")
     y = torch._scaled_mm(
         rows.codes,
         weight.codes.t(),

@@ -154,7 +154,7 @@ def gemm_w8(
     tiles: Tiles | None = None,
     kernel: str = "gemm_w8",
 ) -> torch.Tensor:
-    """Return x [M, K] times the weight, [M, N] in `dtype` (default: that of x; quantized rows need it).
+    """Return x [M, K] times the weight, [M, N] in `dtype` (default: that of x).
 
     Quantized rows take weights without zero points and mins. `kernel` names the table of tiles.
     """
@@ -162,7 +162,7 @@ def gemm_w8(
     rows = x.codes if quantized else x
     m, (n, columns) = rows.shape[0], weight.shape
     if out is None:
-        out = torch.empty((m, n), dtype=dtype or rows.dtype, device=rows.device)
+        out = torch.empty((m, n), dtype=dtype or x.dtype, device=rows.device)
     if not m:
         return out
     assert not quantized or (rows.dtype == weight.codes.dtype and weight.mins is None and not weight.zero)

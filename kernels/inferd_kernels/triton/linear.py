@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from inferd_kernels.linear import DenseLinear, InputFormat, LinearKernel, LinearKernels
 from inferd_kernels.reference.forms import Packed, dequantize
 from inferd_kernels.triton.embedding import embedding_rows
+from inferd_kernels.triton.gate import quantize_rows
 from inferd_kernels.triton.gemm_fp8 import gemm_fp8
 from inferd_kernels.triton.gemm_w4 import Weight4, gemm_w4, half_of, pack_w4
 from inferd_kernels.triton.gemm_w8 import Weight8, block_of, gemm_w8, pack_w8
+from inferd_kernels.triton.norm import QuantizedRows
 from inferd_kernels.triton.split_k import Epilogue
 
 FP8_CAPABILITY = (8, 9)
@@ -27,14 +29,14 @@ class DeviceRows:
     input_format: InputFormat = "device rows"
     capture_safe = True
 
-    def prepare_rows(self, weight: Packed, *, device: str) -> torch.Tensor:
+    def prepare_rows(self, weight: Packed, *, device: str) -> Any:
         """Return the table [V, K]; packed ones become bfloat16, since rows of them are gathered, not multiplied."""
         if weight.form == "dense":
             return weight.planes["weight"].view(weight.shape).to(device, copy=True)
         narrow = torch.bfloat16 if device.startswith("cuda") else torch.float32
         return dequantize(weight).to(device=device, dtype=narrow)
 
-    def rows(self, table: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
+    def rows(self, table: Any, ids: torch.Tensor, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
         return embedding_rows(table, ids, dtype, scale)
 
 
@@ -93,16 +95,21 @@ class GpuPacked4(DeviceRows, LinearKernel):
 
 
 class GpuPacked8(DeviceRows, LinearKernel):
-    """int8 with a scale a group or a row, and fp8 where the device has it."""
+    """int8 with a scale a group or a row, and fp8 where the device has it; rows stay floats."""
+
+    rows_of_weight = True
 
     def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
         if len(weight.shape) != 2 or weight.permutation is not None:
             return False
         if weight.form == "fp8" and torch.cuda.is_available() and torch.cuda.get_device_capability() < FP8_CAPABILITY:
             return False
-        return block_of(weight.shape[1], weight.group or weight.shape[1]) > 0
+        return block_of(weight.shape[1], _group(weight)) > 0
 
     def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> Weight8:
+        return pack_w8(weight, device)
+
+    def prepare_rows(self, weight: Packed, *, device: str) -> Weight8:
         return pack_w8(weight, device)
 
     def linear(
@@ -114,16 +121,60 @@ class GpuPacked8(DeviceRows, LinearKernel):
         residual: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        multiply = gemm_w8 if weight.codes.dtype == torch.int8 else gemm_fp8
-        return multiply(x, weight, Epilogue(bias, residual), out=out)
+        kernel = "gemm_w8" if weight.codes.dtype == torch.int8 else "gemm_fp8"
+        return gemm_w8(x, weight, Epilogue(bias, residual), out=out, kernel=kernel)
 
     def nbytes(self, weight: Weight8) -> int:
         return weight.nbytes
 
 
+class GpuRounded8(GpuPacked8):
+    """8-bit weights times rows quantized to their type: what the 8-bit matrix units multiply.
+
+    The norm or gate before quantizes, so that rows are read once and as bytes.
+    """
+
+    rounds_rows = True
+
+    def __init__(self, codes: torch.dtype) -> None:
+        self._codes = codes
+        self.input_format = "device int8 rows" if codes == torch.int8 else "device fp8 rows"
+
+    def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
+        offset = weight.zero or weight.planes.get("mins") is not None
+        return not offset and weight.planes["codes"].dtype == self._codes and super().accepts(weight, dtype)
+
+    def linear(
+        self,
+        x: torch.Tensor | QuantizedRows,
+        weight: Weight8,
+        bias: torch.Tensor | None = None,
+        *,
+        residual: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        rows = x if isinstance(x, QuantizedRows) else quantize_rows(x, self._codes)
+        multiply = gemm_w8 if self._codes == torch.int8 else gemm_fp8
+        return multiply(rows, weight, Epilogue(bias, residual), out=out)
+
+
+def _group(weight: Packed) -> int:
+    """Return the columns that share a scale."""
+    columns, scales = weight.shape[1], weight.planes["scales"]
+    return weight.group or (columns if scales.ndim == 1 else columns // scales.shape[1])
+
+
 def gpu_kernels(device: str = "cuda") -> LinearKernels:
-    """Return the kernels of a device type (`cpu`: in the interpreter)."""
+    """Return the kernels of a device type (`cpu`: in the interpreter).
+
+    Forms with a scale a row are made for the 8-bit matrix units, and their rows are rounded as well; a scale a group
+    is there for accuracy, so rows stay as they are.
+    """
     four, eight = GpuPacked4(), GpuPacked8()
     table: dict[tuple[str, str], Any] = {("dense", device): [GpuDenseLinear()], ("u4_group", device): [four]}
-    table |= {(form, device): [eight] for form in ("i8_group", "i8_channel", "fp8")}
+    table |= {
+        ("i8_group", device): [eight],
+        ("i8_channel", device): [GpuRounded8(torch.int8), eight],
+        ("fp8", device): [GpuRounded8(torch.float8_e4m3fn), eight],
+    }
     return LinearKernels(table, GpuDequantizedLinear())

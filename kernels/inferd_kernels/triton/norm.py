@@ -22,17 +22,25 @@ class QuantizedRows(NamedTuple):
 
     codes: torch.Tensor  # [T, K] int8 or float8_e4m3fn
     scales: torch.Tensor  # [T] float32
+    dtype: torch.dtype = torch.float32
+    """Of the rows they were made of, and so of their products."""
 
     @property
     def shape(self) -> torch.Size:
         return self.codes.shape
+
+    @property
+    def device(self) -> torch.device:
+        return self.codes.device
 
 
 def quantize_rows_reference(x: torch.Tensor, dtype: torch.dtype) -> QuantizedRows:
     """Return rows x [T, K] as codes of an 8-bit dtype."""
     scale = x.float().abs().amax(-1, keepdim=True) / LARGEST[dtype]
     values = x.float() / scale.where(scale > 0, 1.0)
-    return QuantizedRows((torch.floor(values + 0.5) if dtype == torch.int8 else values).to(dtype), scale.squeeze(-1))
+    return QuantizedRows(
+        (torch.floor(values + 0.5) if dtype == torch.int8 else values).to(dtype), scale.squeeze(-1), x.dtype
+    )
 
 
 def rms_norm_reference(
@@ -108,7 +116,7 @@ def rms_norm_quantized(
     """Return the normed rows as codes of an 8-bit dtype, and the sum that was normed."""
     out, scales, total = _launch(x, weight, eps, residual, dtype)
     assert scales is not None
-    return QuantizedRows(out, scales), total
+    return QuantizedRows(out, scales, x.dtype), total
 
 
 def _launch(

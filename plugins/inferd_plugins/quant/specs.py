@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from inferd.plugin.contracts import Capabilities, Effect, PluginSpec
+from inferd_plugins.quant.options import ChannelOptions, GroupOptions
+
+FEWER_BYTES = (
+    Effect("capacity", "weight_bytes", "better"),
+    Effect("decode", "tpot", "better"),
+)
+"""Of packing at load, where a kernel computes on the packed form."""
 
 PLUGINS = (
     PluginSpec(
@@ -28,5 +35,36 @@ PLUGINS = (
             Effect("prefill", "ttft", "none"),
         ),
         baseline="none",
+    ),
+    # Never chosen unless named: they change the model.
+    PluginSpec(
+        name="int4",
+        kind="quantizer",
+        target="inferd_plugins.quant.rtn:Int4",
+        exactness="approximate",
+        capabilities=Capabilities(capture_safe=True),
+        effects=(*FEWER_BYTES, Effect("prefill", "ttft", "none")),
+        baseline="none",
+        options=GroupOptions,
+    ),
+    PluginSpec(
+        name="int8",
+        kind="quantizer",
+        target="inferd_plugins.quant.rtn:Int8",
+        exactness="approximate",
+        capabilities=Capabilities(capture_safe=True),
+        effects=(*FEWER_BYTES, Effect("prefill", "ttft", "better")),
+        baseline="none",
+        options=ChannelOptions,
+    ),
+    PluginSpec(
+        name="fp8",
+        kind="quantizer",
+        target="inferd_plugins.quant.rtn:Fp8",
+        exactness="approximate",
+        capabilities=Capabilities(capture_safe=True),
+        effects=(*FEWER_BYTES, Effect("prefill", "ttft", "better")),
+        baseline="none",
+        options=ChannelOptions,
     ),
 )

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from inferd_kernels.triton.accept import accept, accept_reference
-from inferd_kernels.triton.embedding import embedding_reference, embedding_rows
+from inferd_kernels.triton.embedding import embedding_reference, embedding_rows, packed_reference
 from inferd_kernels.triton.gate import gate_quantized, gate_reference, gate_rows, quantize_rows
+from inferd_kernels.triton.gemm_w8 import pack_w8
 from inferd_kernels.triton.norm import (
     QuantizedRows,
     add_rms_norm,
@@ -16,6 +17,7 @@ from inferd_kernels.triton.norm import (
     rms_norm_reference,
     rms_norm_rows,
 )
+from tests.kernels.triton.interpreted.test_gemm import weight8
 
 DTYPES = [torch.float32, torch.float16]
 EIGHT_BIT = [torch.int8, torch.float8_e4m3fn]
@@ -86,6 +88,14 @@ def test_embedding_rows(dtype: torch.dtype) -> None:
     for scale in (1.0, 1.7):
         got = embedding_rows(table, ids, dtype, scale)
         torch.testing.assert_close(got, embedding_reference(table, ids, dtype, scale))
+
+
+@pytest.mark.parametrize("form", ["i8_group", "i8_channel", "fp8"])
+def test_embedding_rows_of_packed_tables(form: str) -> None:
+    group = 32 if form == "i8_group" else 0
+    weight, ids = weight8(form, 50, 96, group, mins=group > 0, zero=group // 16), torch.tensor([49, 0, 7, 7]).int()
+    got = embedding_rows(pack_w8(weight, "cpu"), ids, torch.float32, 1.7)
+    torch.testing.assert_close(got, packed_reference(weight, ids, torch.float32, 1.7))
 
 
 def test_accepted_drafts() -> None:
