@@ -111,6 +111,16 @@ def test_a_gpu_is_found_by_its_identity_and_not_by_its_number() -> None:
     assert device.problem == ""
 
 
+@pytest.mark.parametrize("own", [92, 100, 120, 400])
+def test_the_parts_of_a_gpu_are_what_the_driver_counts(own: int) -> None:
+    """A pool takes its memory at once there; what programs take of the host's (30 MiB) says nothing of a GPU's."""
+    gpus = Nvml(FakeNvml(FakeGpu(uuid="GPU-1", memory=(24 * GIB, 4 * GIB), processes=((11, own * MIB),)))).read()
+    memory = statuses([model("cuda:0", uuid="GPU-1", use=DeviceUse(activation_bytes=MIB))], gpus)["cuda:0"].memory
+    assert memory is not None
+    parts = (memory.weights, memory.kv_used, memory.kv_free, memory.activations, memory.process)
+    assert sum(part or 0 for part in parts) == own * MIB
+
+
 def test_without_an_identity_the_number_counts() -> None:
     gpus = Nvml(FakeNvml(FakeGpu(), FakeGpu(uuid="GPU-1"))).read().gpus
     assert gpu_of(model("cuda:1"), gpus) is gpus[1]

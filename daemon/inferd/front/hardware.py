@@ -112,8 +112,9 @@ class Hardware:
                 free_bytes=use.free_bytes,
                 problem="" if gpu is not None else problem,
             )
-        own = None if gpu is None else self._own.latest() if gpu.unified else _on_gpu(gpu, models)
-        return _with_rest(device, own, models)
+        if gpu is None or gpu.unified:
+            return _with_rest(device, None if gpu is None else self._own.latest(), models)
+        return _with_rest(device, _on_gpu(gpu, models), models, pools_whole=True)
 
 
 def gpu_of(model: Model, gpus: Iterable[Gpu]) -> Gpu | None:
@@ -165,11 +166,14 @@ def _on_gpu(gpu: Gpu, models: list[Model]) -> int | None:
     return sum(known) if known else None
 
 
-def _with_rest(device: DeviceStatus, own: int | None, models: list[Model]) -> DeviceStatus:
+def _with_rest(
+    device: DeviceStatus, own: int | None, models: list[Model], *, pools_whole: bool = False
+) -> DeviceStatus:
     """Split what is used beyond the known parts: `own` bytes are those of all our processes there.
 
     A pool on the host takes memory as its blocks are first touched, so that a part of the free blocks is
-    not in use yet. Where our processes are not known, what the models hold stands for them.
+    not in use yet; `pools_whole`: a GPU gives all of it at once. Where our processes are not known, what the
+    models hold stands for them.
     """
     use = _held(models)
     held = sum(part or 0 for part in (use.weights, use.kv_used, use.activations))
@@ -179,7 +183,9 @@ def _with_rest(device: DeviceStatus, own: int | None, models: list[Model]) -> De
         other = used - ours if used is not None and used >= ours else None
         return msgspec.structs.replace(device, memory=msgspec.structs.replace(use, other=other))
     programs = sum(model.card.process_bytes for model in models if model.card is not None)
-    touched = min(use.kv_free or 0, max(0, own - held - programs))
+    touched = use.kv_free or 0
+    if not pools_whole:
+        touched = min(touched, max(0, own - held - programs))
     other = None if used is None else max(0, used - own)
     return msgspec.structs.replace(
         device, memory=msgspec.structs.replace(use, process=max(0, own - held - touched), other=other)
