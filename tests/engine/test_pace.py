@@ -23,14 +23,14 @@ def taught(limit_s: float, decode_s: float = DECODE_S, token_s: float = TOKEN_S)
 
 
 def test_the_bound_is_on_the_whole_step() -> None:
-    assert taught(0.050).prefill_tokens(1, 512) == 64  # 45 ms at 0.7 ms a token, in whole 32s
+    assert taught(0.050).prefill_tokens(1, 512) == 64  # 45 ms at 0.7 ms a token, in whole 8s
     assert taught(0.120).prefill_tokens(1, 512) == 160
     assert taught(0.050).prefill_tokens(1, 40) == 40
 
 
 def test_prompts_get_as_much_time_as_a_slow_decode_step() -> None:
-    assert taught(0.050, decode_s=0.06).prefill_tokens(1, 512) == 64  # 60 ms at 0.7 ms a token, in whole 32s
-    assert taught(0.050, decode_s=0.03).prefill_tokens(1, 512) == 32
+    assert taught(0.050, decode_s=0.06).prefill_tokens(1, 512) == 80  # 60 ms at 0.7 ms a token, in whole 8s
+    assert taught(0.050, decode_s=0.03).prefill_tokens(1, 512) == 40
 
 
 def test_some_prompt_always_goes_on() -> None:
@@ -59,6 +59,17 @@ def test_costs_are_told_apart_in_mixed_steps_and_followed() -> None:
     for _ in range(40):
         pace.observe(1, 64, DECODE_S + 3 * TOKEN_S * 64)  # the context grew
     assert pace.token_s == pytest.approx(3 * TOKEN_S, rel=0.1)
+
+
+def test_a_width_that_never_runs_without_prompts_is_learnt_from_mixed_steps() -> None:
+    """So it is while a queue is never empty: what 30 rows cost must not all be put down to the prompt tokens."""
+    rng, pace = random.Random(2), taught(0.05)
+    for _ in range(200):
+        tokens = rng.choice([32, 48, 64])
+        pace.observe(30, tokens, 4 * DECODE_S + TOKEN_S * tokens)
+    assert pace.decode_s(30) + 48 * pace.token_s == pytest.approx(4 * DECODE_S + 48 * TOKEN_S, rel=0.05)
+    assert pace.decode_s(30) > 1.3 * DECODE_S
+    assert pace.decode_s(1) == pytest.approx(DECODE_S, rel=0.01)
 
 
 def test_one_step_that_the_system_held_up_says_little() -> None:

@@ -286,7 +286,7 @@ class Rig:
         assert len(scheduler.running._free_slots) == self.shape.max_sequences
         assert not scheduler.admission._parked
         assert not scheduler.admission.queue._lanes
-        assert not scheduler.admission.queue._shares._deficits
+        assert not len(scheduler.admission.queue.shares)
         assert scheduler.admission.queue.num_preempted == 0
         assert len(scheduler._deadlines) == 0
         assert not scheduler.journal._dropped

@@ -191,7 +191,7 @@ class Rig:
             "parked": len(scheduler.admission._parked),
             "held": scheduler.admission.num_held,
             "lanes": len(scheduler.admission.queue._lanes),
-            "debts": len(scheduler.admission.queue._shares._deficits),
+            "debts": len(scheduler.admission.queue.shares),
             "deadlines": len(scheduler._deadlines),
             "dropped": len(scheduler.journal._dropped),
             "outcomes": len(scheduler.journal._outcomes),

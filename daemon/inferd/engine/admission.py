@@ -54,14 +54,14 @@ class Admission:
 
     __slots__ = ("_blocked", "_held", "_kv", "_parked", "_skip_ahead", "gate", "queue")
 
-    def __init__(self, kv: KVManager, *, skip_ahead: int, ageing_s: float, quantum: int) -> None:
+    def __init__(self, kv: KVManager, *, skip_ahead: int, ageing_s: float) -> None:
         self._kv = kv
         self._skip_ahead = skip_ahead
         self._parked: dict[int, list[Sequence]] = {}
         self._held: dict[str, list[Sequence]] = {}
         self._blocked = (-1, 0)
         """Queue version and room of the last search in vain: no use in another until either is better."""
-        self.queue = WaitingQueue(ageing_s=ageing_s, quantum=quantum)
+        self.queue = WaitingQueue(ageing_s=ageing_s)
         self.gate = ""
         """Why sequences wait that were not even tried in the last step."""
 
@@ -117,27 +117,28 @@ class Admission:
         if not siblings:
             del self._parked[seq.leader.key]  # pyright: ignore[reportOptionalMemberAccess]
 
-    def charge_output(self, seq: Sequence) -> None:
-        """Charge a client for what a sequence generated, now that it ends."""
-        if seq.num_output:
-            self.queue.charge(seq.client, seq.num_output)
+    @property
+    def free_blocks(self) -> int:
+        return self._kv.stats().free_blocks
+
+    def first(self, now: float) -> Sequence | None:
+        """Return the waiting sequence whose turn it is; it stays."""
+        return next(self.queue.order(now), None)
 
     def next(self, now: float, *, headroom: int) -> Sequence | None:
         """Take out the next sequence that fits, with its blocks allocated; None sets `gate`.
 
         `headroom` blocks are left free for the growth of what runs.
         """
-        state = (self.queue.version, self._kv.stats().free_blocks - headroom)
+        state = (self.queue.version, self.free_blocks - headroom)
         self.gate = "priority"
         if state[0] == self._blocked[0] and state[1] <= self._blocked[1]:
             return None
         passed: list[Sequence] = []
         for seq in self.queue.order(now):
-            if self._fits(seq, headroom):
+            if self.take(seq, now, headroom=headroom):
                 for blocked in passed:
                     blocked.skips += 1
-                self.queue.admit(seq, now)
-                seq.wait_reason = ""
                 return seq
             seq.wait_reason = "blocks"
             passed.append(seq)
@@ -146,11 +147,19 @@ class Admission:
         self._blocked = state
         return None
 
+    def take(self, seq: Sequence, now: float, *, headroom: int) -> bool:
+        """Take out one sequence, with its blocks allocated, if it fits."""
+        if not self._fits(seq, headroom):
+            return False
+        self.queue.admit(seq, now)
+        seq.wait_reason = ""
+        return True
+
     def _fits(self, seq: Sequence, headroom: int) -> bool:
         """Attach the cached prefix and allocate the rest of what is known of the sequence."""
         seq.num_computed = self._kv.match(seq.key, () if seq.needs_prompt_rows else seq.tokens)
         tables = self._kv.allocate(seq.key, seq.num_tokens, limit=seq.limit)
-        if tables is not None and self._kv.stats().free_blocks >= headroom:
+        if tables is not None and self.free_blocks >= headroom:
             seq.tables = tables
             return True
         self._kv.free(seq.key)

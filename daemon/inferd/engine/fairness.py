@@ -3,58 +3,54 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from inferd.engine.request import Sequence
 
 
-class DeficitRoundRobin:
-    """Share tokens over clients (Shreedhar and Varghese, 1996), with the rounds counted in closed form.
+OUTPUT_WEIGHT = 2
+"""Prompt tokens that an output token counts as: it needs a step of its own (so Sheng et al. 2024, too)."""
 
-    A client may go while it is not in debt, whatever its next sequence costs: all is charged after the
-    fact, as output has to be. So a newcomer with a long prompt need not first wait for as many tokens of
-    others; it owes them afterwards. If everybody is in debt, rounds of `quantum` are credited. A client
-    without waiting work saves nothing up.
+
+class FairShares:
+    """Tokens served to each client; who had least goes first (start-time fair queueing, Goyal et al. 1996).
+
+    A prompt is charged when it enters and output as it is generated, so a newcomer with a long prompt need
+    not first wait for as many tokens of others; it owes them afterwards. Who comes anew starts from
+    where the last one chosen stood: a client without waiting work saves nothing up.
     """
 
-    __slots__ = ("_deficits", "_quantum")
+    __slots__ = ("_now", "_served")
 
-    def __init__(self, quantum: int) -> None:
-        self._quantum = quantum
-        self._deficits: dict[str, int] = {}
+    def __init__(self) -> None:
+        self._served: dict[str, int] = {}
+        self._now = 0
+        """Where the last client stood when it was chosen."""
 
-    def choose(self, waiting: Collection[str]) -> str:
-        """Return whose turn it is among clients with waiting work."""
-        for client in waiting:
-            self._deficits.setdefault(client, 0)
-        chosen, rounds = "", -1
-        for client, deficit in self._deficits.items():
-            if client in waiting:
-                missing = max(0, -(deficit // self._quantum))
-                if rounds < 0 or missing < rounds:
-                    chosen, rounds = client, missing
-                    if not missing:
-                        break
-        if rounds:
-            self._credit(rounds * self._quantum, waiting)
-        return chosen
+    def __len__(self) -> int:
+        return len(self._served)
 
-    def _credit(self, tokens: int, waiting: Collection[str]) -> None:
-        for client, deficit in list(self._deficits.items()):
-            if client in waiting or deficit + tokens < 0:
-                self._deficits[client] = deficit + tokens
-            else:
-                del self._deficits[client]
+    def served(self, client: str) -> int:
+        return max(self._now, self._served.get(client, 0))
+
+    def choose(self, waiting: Iterable[str]) -> str:
+        """Return whose turn it is among clients with waiting work; at a tie the first of them."""
+        return min(waiting, key=self.served)
+
+    def start(self, client: str) -> None:
+        """Note that a chosen client gets its turn."""
+        self._now = self.served(client)
+        self._served = {name: tokens for name, tokens in self._served.items() if tokens > self._now}
 
     def charge(self, client: str, tokens: int) -> None:
-        """Take tokens off a client; below zero it is in debt."""
-        self._deficits[client] = self._deficits.get(client, 0) - tokens
+        self._served[client] = self.served(client) + tokens
 
     def clear(self) -> None:
-        """Forget all debts: nobody waits or runs."""
-        self._deficits.clear()
+        """Forget all: nobody waits or runs."""
+        self._served.clear()
+        self._now = 0
 
 
 class _Lane:
@@ -85,12 +81,12 @@ class _Lane:
 class WaitingQueue:
     """All waiting sequences. `version` changes with every one that comes or goes."""
 
-    __slots__ = ("_ageing_s", "_lanes", "_shares", "_size", "num_preempted", "version")
+    __slots__ = ("_ageing_s", "_lanes", "_size", "num_preempted", "shares", "version")
 
-    def __init__(self, *, ageing_s: float, quantum: int) -> None:
+    def __init__(self, *, ageing_s: float) -> None:
         self._ageing_s = ageing_s
         self._lanes: dict[tuple[int, str], _Lane] = {}
-        self._shares = DeficitRoundRobin(quantum)
+        self.shares = FairShares()
         self._size = 0
         self.version = 0
         self.num_preempted = 0
@@ -130,7 +126,7 @@ class WaitingQueue:
         """Yield waiting sequences in the order of their turns, best first; none is taken out."""
         passed: dict[tuple[int, str], int] = {}
         while heads := self._heads(now, passed):
-            client = self._shares.choose(heads)
+            client = self.shares.choose(heads)
             seq = heads[client]
             passed[seq.priority, seq.client] = passed.get((seq.priority, seq.client), 0) + 1
             yield seq
@@ -153,23 +149,17 @@ class WaitingQueue:
                     heads[lane.client] = seq
         return heads
 
+    def clients(self) -> set[str]:
+        return {lane.client for lane in self._lanes.values()}
+
     def admit(self, seq: Sequence, now: float) -> None:
-        """Take out a sequence that now runs, and charge its client for the prompt."""
+        """Take out a sequence that now runs, and charge its client for the prompt tokens to compute."""
         lane = self._lanes[seq.priority, seq.client]
         lane.served = now
-        self._shares.charge(seq.client, _cost(seq))
+        self.shares.start(seq.client)
+        if not seq.preemptions:  # else it has been charged
+            self.shares.charge(seq.client, max(1, seq.num_uncomputed))
         self.remove(seq)
-
-    def charge(self, client: str, tokens: int) -> None:
-        self._shares.charge(client, tokens)
-
-    def clear_debts(self) -> None:
-        self._shares.clear()
-
-
-def _cost(seq: Sequence) -> int:
-    """Prompt tokens; nothing for a preempted sequence, which has been charged."""
-    return 0 if seq.preemptions else seq.num_tokens
 
 
 def _nth(sequences: OrderedDict[int, Sequence], index: int) -> Sequence:

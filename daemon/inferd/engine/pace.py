@@ -4,6 +4,8 @@ from __future__ import annotations
 
 LEAST_TOKENS = 32
 """Of a chunk: fewer would cost the prompt more in steps than they save the others."""
+GRAIN = 8
+"""Chunks are multiples of so many tokens."""
 WEIGHT = 0.2
 """Of a new observation in a running mean."""
 SPIKE = 4.0
@@ -29,12 +31,20 @@ class Pace:
         """Seconds of a prompt token; 0 = none was seen."""
 
     def observe(self, decode_tokens: int, prefill_tokens: int, elapsed_s: float) -> None:
-        """Learn from one step."""
-        if prefill_tokens:
-            self.token_s = _mean(self.token_s, max(0.0, elapsed_s - self.decode_s(decode_tokens)) / prefill_tokens)
-        elif decode_tokens:
-            key = decode_tokens.bit_length()
+        """Learn from one step; the error of a mixed one goes to both means in proportion."""
+        key = decode_tokens.bit_length()
+        if not decode_tokens:
+            self.token_s = _mean(self.token_s, elapsed_s / prefill_tokens) if prefill_tokens else self.token_s
+        elif not prefill_tokens:
             self._decode_s[key] = _mean(self._decode_s.get(key, 0.0), elapsed_s)
+        elif self.token_s and self._decode_s:
+            decode_s = self.decode_s(decode_tokens)
+            expected = decode_s + self.token_s * prefill_tokens
+            change = _mean(expected, elapsed_s) / expected
+            self._decode_s[key] = decode_s * change
+            self.token_s *= change
+        else:
+            self.token_s = _mean(self.token_s, max(0.0, elapsed_s - self.decode_s(decode_tokens)) / prefill_tokens)
 
     def decode_s(self, decode_tokens: int) -> float:
         """Return the seconds of a step of so many rows; of the nearest size seen, 0 = none was."""
@@ -49,7 +59,7 @@ class Pace:
             return budget
         decode_s = self.decode_s(decode_tokens)
         room = max(self._limit_s - decode_s, decode_s)
-        tokens = int(room / self.token_s) // LEAST_TOKENS * LEAST_TOKENS
+        tokens = int(room / self.token_s) // GRAIN * GRAIN
         return min(budget, max(LEAST_TOKENS, tokens))
 
 

@@ -49,13 +49,17 @@ class Planner:
         self._clock = clock
 
     def plan(self, drafts: Drafts, *, ahead: bool = False) -> Plan:
-        """Choose rows within the budget, preempting where blocks run out; `ahead` of steps in flight choose none then.
+        """Choose rows within the budget, preempting where blocks run out or a client has none of its share.
 
-        What is in flight cannot be preempted, and who gives way must not depend on that.
+        What is in flight cannot be preempted, and who gives way must not depend on that: where somebody would have
+        to, a plan `ahead` of steps in flight has no rows.
         """
-        preempted: list[Sequence] = []
-        if ahead and not self._grow_all():
+        newcomer, gave_way = self._newcomer()
+        if ahead and (gave_way or not self._grow_all()):
             return Plan([], StepCounts(0, 0, 0))
+        if newcomer is not None:
+            self._make_way(newcomer, gave_way)
+        preempted: list[Sequence] = []
         may_admit = not self._static or not (len(self._running) or self._running.held)
         budget = self._shape.token_budget
         hungry = self._running.prefilling or (may_admit and len(self._admission.queue) and self._running.has_slot)
@@ -68,7 +72,53 @@ class Planner:
         if may_admit and not preempted:
             self._admit(prefill, budget)
         counts = StepCounts(len(decode), len(verify), len(prefill))
-        return Plan([*decode, *verify, *prefill], counts, preempted)
+        return Plan([*decode, *verify, *prefill], counts, [*gave_way, *preempted])
+
+    def _newcomer(self) -> tuple[Sequence | None, list[Sequence]]:
+        """Return who waits first, if nothing of its client runs, and who can give way to it: of those with too much.
+
+        A share is an equal part, over the clients with work, of the slots or of the pool. Without this a client that
+        fills all slots with long answers keeps others waiting until one of them ends. It happens once to a sequence.
+        """
+        queue, running = self._admission.queue, self._running
+        if self._static or not len(queue) or not len(running):
+            return None, []
+        seq = self._admission.first(self._clock())
+        if seq is None or seq.made_way or (running.has_slot and seq.wait_reason != "blocks"):
+            return None, []
+        clients = {other.client for other in running}
+        if seq.client in clients:
+            return None, []
+        victims = self._victims_for(seq, len(clients | queue.clients()))
+        return (seq, victims) if victims else (None, [])
+
+    def _victims_for(self, seq: Sequence, num_clients: int) -> list[Sequence]:
+        """Return whose slots and blocks a waiting sequence can have; nobody where that is not enough."""
+        running, size = self._running, self._shape.block_size
+        victims: list[Sequence] = []
+        if not running.has_slot:
+            share = max(1, self._shape.max_sequences // num_clients)
+            victims = running.excess(lambda _: 1, seq.priority, share=share, wanted=1)
+            if not victims:
+                return []
+        wanted = seq.num_tokens + (running.num_growing - self._admission.free_blocks) * size
+        if wanted <= sum(victim.capacity for victim in victims):
+            return victims
+        share = self._shape.num_blocks * size // num_clients
+        if seq.num_tokens > share:
+            return []
+        return running.excess(lambda other: other.capacity, seq.priority, share=share, wanted=wanted)
+
+    def _make_way(self, newcomer: Sequence, victims: list[Sequence]) -> None:
+        """Preempt for a sequence, which enters before they are queued again."""
+        newcomer.made_way = True
+        for victim in victims:
+            self._stop(victim, "slots")
+        now = self._clock()
+        if self._admission.take(newcomer, now, headroom=self._running.num_growing):
+            self._enter(newcomer, now)
+        for victim in victims:
+            self._admission.queue.push(victim, front=True)
 
     def _decode_rows(
         self, drafts: Drafts, budget: int, preempted: list[Sequence]
@@ -150,33 +200,59 @@ class Planner:
             victim = self._running.victim()
             if victim is None:
                 return None
-            self._preempt(victim)
+            self._stop(victim, "blocks")
+            self._admission.queue.push(victim, front=True)
             preempted.append(victim)
             if victim is seq:
                 return None
         return ()
 
-    def _preempt(self, seq: Sequence) -> None:
-        """Send a sequence back to the queue; its tokens stay and are computed again later."""
+    def _stop(self, seq: Sequence, why: str) -> None:
+        """Preempt a sequence, to be queued again: its tokens stay and are computed again later."""
         self._running.take_out(seq)
         self._running.release(seq)
         seq.phase = Phase.WAITING
         seq.preemptions += 1
-        seq.wait_reason = "blocks"
+        seq.wait_reason = why
         self._journal.num_preemptions += 1
         self._journal.dropped(seq.key)
         self._journal.changed(seq.request)
-        self._admission.queue.push(seq, front=True)
 
     def _prefill_rows(self, rows: list[Row], budget: int) -> int:
         """Give chunks to prefilling sequences, the first one most; return the tokens used."""
         used = 0
-        for index, seq in enumerate(self._running.prefilling):
+        prefilling = self._least_served_first(self._running.prefilling)
+        for index, seq in enumerate(prefilling):
             if used >= budget:
                 break
-            others = index + 1 < len(self._running.prefilling) or len(self._admission.queue) > 0
-            used += self._chunk(rows, seq, budget - used, share=not index and others)
+            share = not index and self._leaves_some(seq, prefilling[1:])
+            used += self._chunk(rows, seq, budget - used, share=share)
         return used
+
+    def _leaves_some(self, first: Sequence, behind: list[Sequence]) -> bool:
+        """Whether others should get some of a step beside the first: not those of clients that had more already."""
+        queue = self._admission.queue
+        if not behind and not len(queue):
+            return False
+        clients = queue.clients() | {seq.client for seq in behind}
+        served = self._computed_for([first, *behind])
+        mine = served(first.client)
+        return any(served(client) <= mine for client in clients)
+
+    def _least_served_first(self, prefilling: list[Sequence]) -> list[Sequence]:
+        """Order prefilling sequences of a priority by what was computed for their clients so far."""
+        if len({seq.client for seq in prefilling}) < 2:
+            return prefilling
+        served = self._computed_for(prefilling)
+        return sorted(prefilling, key=lambda seq: (-seq.priority, served(seq.client)))
+
+    def _computed_for(self, prefilling: list[Sequence]) -> Callable[[str], int]:
+        """Return a function from a client to what it was served, less what is charged but not computed yet."""
+        pending: dict[str, int] = {}
+        for seq in prefilling:
+            pending[seq.client] = pending.get(seq.client, 0) + seq.num_uncomputed
+        shares = self._admission.queue.shares
+        return lambda client: shares.served(client) - pending.get(client, 0)
 
     def _chunk(self, rows: list[Row], seq: Sequence, budget: int, *, share: bool) -> int:
         """Add the next prefill chunk of a sequence; return its tokens.

@@ -61,6 +61,8 @@ class Sequence:
     num_cached: int = 0
     """Prompt tokens served by the prefix cache at first admission."""
     preemptions: int = 0
+    made_way: bool = False
+    """Others were preempted to let it in: that is done once."""
     skips: int = 0
     """Smaller sequences admitted ahead of this one while it did not fit."""
     drafted: int = 0

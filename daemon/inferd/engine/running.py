@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from inferd.engine.request import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from inferd.engine.request import Sequence
     from inferd.engine.shape import EngineShape
     from inferd.plugin.contracts import KVManager
@@ -39,6 +41,10 @@ class Running:
     def __len__(self) -> int:
         return len(self.prefilling) + len(self.decoding)
 
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self.prefilling
+        yield from self.decoding
+
     @property
     def has_slot(self) -> bool:
         return bool(self._free_slots)
@@ -46,12 +52,7 @@ class Running:
     @property
     def num_growing(self) -> int:
         """Block tables that may still ask for one more block."""
-        return sum(
-            len(seq.tables or ())
-            for part in (self.prefilling, self.decoding)
-            for seq in part
-            if seq.capacity < seq.limit
-        )
+        return sum(len(seq.tables or ()) for seq in self if seq.capacity < seq.limit)
 
     def enter(self, seq: Sequence) -> None:
         """Give an admitted sequence a slot."""
@@ -88,6 +89,28 @@ class Running:
         idle = [seq for seq in everyone if not seq.num_inflight]
         least = min(idle, key=importance, default=None)
         return None if least is max(everyone, key=importance, default=None) else least
+
+    def excess(
+        self, weight: Callable[[Sequence], int], most_priority: int, *, share: int, wanted: int
+    ) -> list[Sequence]:
+        """Return what can give way so that `wanted` is freed, newest first; nobody unless it is enough.
+
+        Clients hold the sum of `weight` of what they run, and keep at least their `share`. What is of a higher
+        priority stays.
+        """
+        held: dict[str, int] = {}
+        for seq in self:
+            held[seq.client] = held.get(seq.client, 0) + weight(seq)
+        victims: list[Sequence] = []
+        for seq in sorted(self, key=importance):
+            if wanted <= 0:
+                break
+            rest = held[seq.client] - weight(seq)
+            if rest >= share and seq.priority <= most_priority:
+                victims.append(seq)
+                held[seq.client] = rest
+                wanted -= weight(seq)
+        return victims if wanted <= 0 else []
 
     def take_out(self, seq: Sequence) -> None:
         """Stop serving a sequence; it keeps slot and blocks until `release`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from inferd.engine.admission import Admission
 from inferd.engine.commit import add_prompt_logprobs, commit_row, computed_after
 from inferd.engine.deadlines import Deadlines
+from inferd.engine.fairness import OUTPUT_WEIGHT
 from inferd.engine.journal import Journal
 from inferd.engine.pace import Pace
 from inferd.engine.planner import Drafts, Planner
@@ -52,7 +53,7 @@ class Scheduler:
         self.shape = shape
         self.kv = kv
         self.running = Running(shape, kv)
-        self.admission = Admission(kv, skip_ahead=skip_ahead, ageing_s=ageing_s, quantum=shape.chunk)
+        self.admission = Admission(kv, skip_ahead=skip_ahead, ageing_s=ageing_s)
         self.max_draft = shape.max_draft if max_verify is None else min(shape.max_draft, max_verify)
         if not kv.retains:
             self.max_draft = 0
@@ -212,6 +213,7 @@ class Scheduler:
         seq = row.seq
         first = not seq.num_output
         ids, logprobs = commit_row(row, result)
+        self.admission.queue.shares.charge(seq.client, OUTPUT_WEIGHT * len(ids))
         self._computed(seq, computed_after(row, len(result.ids)))
         if row.drafts:
             self.journal.verified(row, len(result.ids), len(ids))
@@ -261,7 +263,6 @@ class Scheduler:
         else:
             self.running.take_out(seq)
             self.journal.dropped(seq.key)
-        self.admission.charge_output(seq)
         seq.phase = Phase.FINISHED
         self.admission.unpark(seq)
         self._forget(seq)
@@ -275,7 +276,7 @@ class Scheduler:
             del self._requests[seq.request]
             self._deadlines.trim(len(self._requests))
         if not self._requests:
-            self.admission.queue.clear_debts()
+            self.admission.queue.shares.clear()
 
     def _leave(self, seq: Sequence) -> None:
         """Release an ended sequence, unless it is in flight or its static batch goes on."""
