@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from inferd.service.unit import ServiceError, check_reachable, own_command, quote, render
+from tests.service.manager import options
 
 ROOT = Path(__file__).parents[2]
 ANALYZE = shutil.which("systemd-analyze")
@@ -25,15 +26,6 @@ def analyze(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
     runtime.mkdir(mode=0o700, exist_ok=True)
     env = {"XDG_RUNTIME_DIR": str(runtime), "PATH": "/usr/bin:/bin", "SYSTEMD_PAGER": "cat", "LC_ALL": "C"}
     return subprocess.run([ANALYZE, *arguments], capture_output=True, text=True, check=False, env=env, timeout=60)
-
-
-def options(text: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if re.match(r"[A-Za-z]+=", line):
-            key, value = line.split("=", 1)
-            found.setdefault(key, []).append(value)
-    return found
 
 
 @needs_systemd
