@@ -5,6 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 
+def runs_on_triton(device: str, *, asked: bool = False) -> bool:
+    """Say whether models on `device` run on Triton kernels: on a GPU that can, and in the interpreter where asked."""
+    return (asked or device.startswith("cuda")) and not why_no_triton(device)
+
+
 def why_no_triton(device: str) -> str:
     """Return why Triton kernels cannot run on tensors of `device`; empty = they can."""
     if find_spec("triton") is None:

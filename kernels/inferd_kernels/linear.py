@@ -31,7 +31,7 @@ recorded); rows that Triton quantized, one scale a row; or native int8 rows with
 value, two where rounding weighs most, or two."""
 
 Choice = Literal["auto", "native", "torch"]
-"""Which kernels to use on the CPU: native ones where they can be had, only those, or none."""
+"""Which kernels of this module to use on the CPU: native ones where they can be had, only those, or none."""
 
 
 class RowTable(NamedTuple):
@@ -182,6 +182,8 @@ class LinearKernels:
     """Instruction-set tier of the kernels that make images."""
     layout: str = ""
     """Changes whenever images of before are of no more use; empty = no kernel makes any."""
+    triton: bool = False
+    """They are Triton's, which read and write rows on the device."""
 
     def candidates(self, form: str, device: str) -> Sequence[LinearKernel]:
         """All kernels of a form, ending with the one that takes any."""

@@ -114,8 +114,11 @@ class Engine(Table):
     device: str = "auto"
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     threads: Size = 0
-    linear: Literal["auto", "native", "torch"] = "auto"
-    """Linear layers on the CPU: compiled kernels on packed weights, or torch on float ones; auto = native if built."""
+    linear: Literal["auto", "native", "torch", "triton"] = "auto"
+    """Linear layers on the CPU: compiled kernels on packed weights, or torch on float ones; auto = native if built.
+
+    A GPU always uses Triton's and cuBLAS; `triton` asks for these kernels in Triton's interpreter, to test them.
+    """
     graphs: bool = True
     """On a GPU: replay decode and verify steps as CUDA graphs; false runs every step call by call."""
     overlap: Literal["auto", "on", "off"] = "auto"

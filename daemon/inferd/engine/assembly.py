@@ -43,7 +43,7 @@ from inferd.plugin.types import (
     Reject,
     TensorMeta,
 )
-from inferd_kernels.available import why_no_triton
+from inferd_kernels.available import runs_on_triton, why_no_triton
 from inferd_kernels.cpu.library import load, why_missing
 from inferd_kernels.cpu.threads import usable_cores
 from inferd_kernels.linear import LinearKernels, default_kernels
@@ -112,7 +112,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
         drafting=resolution.draft.active,
         retains=resolution.kv.retains,
         ranks=placement.world,
-        queued=device.startswith("cuda") and not why_no_triton(device),
+        queued=runs_on_triton(device, asked=kernels.triton),
     )
     shape = replace(shape, depth=depth, origin={**shape.origin, "depth": why})
     return Assembly(
@@ -159,15 +159,18 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
         strategy=resolution.parallel,
         placement=placement,
         capture=capture,
+        triton=assembly.kernels.triton,
     )
 
 
 def _kernels(engine: Engine, device: str) -> LinearKernels:
     """Return the linear kernels of the device: Triton's and cuBLAS on a GPU, on the CPU those asked for."""
-    if device.startswith("cuda") and not why_no_triton(device):
+    if runs_on_triton(device, asked=engine.linear == "triton"):
         from inferd_kernels.triton.linear import gpu_kernels
 
-        return gpu_kernels()
+        return gpu_kernels(device.split(":")[0])
+    if engine.linear == "triton":
+        raise LoadError(f"engine.linear = 'triton', but {why_no_triton(device)}")
     return default_kernels(engine.linear if device.startswith("cpu") else "torch")
 
 
@@ -190,6 +193,8 @@ def why_eager(assembly: Assembly, decoder: Decoder) -> str:
         return f"not capture-safe: {', '.join(plugins)}"
     if assembly.placement.world > 1:
         return "the model runs on several ranks"
+    if assembly.device.startswith("cpu") and assembly.kernels.triton:
+        return "Triton's interpreter records nothing"
     if not assembly.device.startswith("cpu"):
         return "" if assembly.engine.graphs else "engine.graphs is off"
     return decoder.eager_because
@@ -288,7 +293,7 @@ def _shape(
     engine = settings.config.engine
     inner = max(layer.mlp.inner for layer in spec.layers)
     on_host = not device.startswith("cuda")
-    native = on_host and engine.linear != "torch" and not why_missing()
+    native = on_host and engine.linear in ("auto", "native") and not why_missing()
     budget = MemoryBudget(
         grant=engine.memory or _grant(settings, device),
         weights=weight_bytes(stored, dtype, native=native),

@@ -207,5 +207,5 @@ def graph_forward(
         shape,
         maker=CudaGraphMaker(device) if graphs else None,
         choose_tokens=sample,
-        memory_limit=int(torch.cuda.mem_get_info(device)[0] * GRAPH_SHARE),
+        memory_limit=int(torch.cuda.mem_get_info(device)[0] * GRAPH_SHARE) if graphs else 0,
     )

@@ -18,7 +18,7 @@ from inferd.engine.sampler.logprobs import token_logprobs
 from inferd.engine.sampler.rows import accepted, sample_rows
 from inferd.engine.workspace import BucketWorkspace, StepBuffers
 from inferd.link import DeviceUse
-from inferd_kernels.available import why_no_triton
+from inferd_kernels.available import runs_on_triton
 
 if TYPE_CHECKING:
     from inferd.engine.batch import Batch
@@ -53,8 +53,12 @@ class Runner:
         strategy: ParallelStrategy | None = None,
         placement: RankPlacement | None = None,
         capture: bool = False,
+        triton: bool = False,
     ) -> None:
-        """With `capture` the step is recorded, or its graphs are captured; every part must be capture-safe."""
+        """With `capture` the step is recorded, or its graphs are captured; every part must be capture-safe.
+
+        `triton` runs it as on a GPU in Triton's interpreter.
+        """
         self.decoder = decoder
         self.kv = allocate(layouts, shape.num_blocks, device, decoder.placement.layers)
         self._backend = backend
@@ -75,7 +79,7 @@ class Runner:
         self._awaited = 0.0
         """When the last step was known to be done."""
         whole = self._placement.embeds and self._placement.samples
-        if device.startswith("cuda") and whole and not why_no_triton(device):
+        if whole and runs_on_triton(device, asked=triton):
             from inferd.engine.cuda_graphs import graph_forward
 
             self._captured = graph_forward(

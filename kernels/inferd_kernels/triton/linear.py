@@ -177,4 +177,4 @@ def gpu_kernels(device: str = "cuda") -> LinearKernels:
         ("i8_channel", device): [GpuRounded8(torch.int8), eight],
         ("fp8", device): [GpuRounded8(torch.float8_e4m3fn), eight],
     }
-    return LinearKernels(table, GpuDequantizedLinear())
+    return LinearKernels(table, GpuDequantizedLinear(), triton=True)
