@@ -71,7 +71,7 @@ class DataCalls:
         self._budget.take(weight)
         self._pending += 1
         job = _job(f"call.{next(self._numbers)}", model, message)
-        self._texts.submit(job, lambda result: self._answer(session, message, result, weight))
+        self._texts.submit(job, session.number, lambda result: self._answer(session, message, result, weight))
 
     def _open_text(self, name: str) -> str:
         """Make the vocabulary of a model known to the text process; the engine stays as it is. Raises Refusal."""

@@ -126,7 +126,7 @@ class Intake:
             special_tokens=message.special_tokens,
             bad_words=bad_words,
         )
-        self._texts.submit(job, lambda result: self._text_result(request, result))
+        self._texts.submit(job, request.session.number, lambda result: self._text_result(request, result))
 
     def _text_result(self, request: Request, result: TextResult) -> None:
         if result.error:

@@ -1,8 +1,9 @@
 """The text process of one model, seen from the front: jobs in, results out, killed and started anew when it hangs.
 
-It works in order, so the oldest unanswered message is the one it is at: that one is given up when it takes
-too long. When the process dies, answers may have died with it: what it had is sent again one at a time,
-and what is alone with it at a second death is given up.
+Clients take turns, and little is sent ahead, so that many texts of one do not delay another's. The process works in
+order, so the oldest unanswered message is the one it is at: that one is given up when it takes too long. When the
+process dies, answers may have died with it: what it had is sent again one at a time, and what is alone with it at a
+second death is given up.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from inferd.channel import Channel, ChannelError
+from inferd.front.turns import Turns
 from inferd.link import TextJob, TextOpen, TextOut, TextReady, TextResult, text_out
 from inferd.process import Child, describe_exit, spawn
 
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from inferd.log import Logger
     from inferd.metrics import Metrics
 
-AHEAD = 16
-"""Messages sent before the oldest is answered; a kill costs sending them again."""
+AHEAD = 2
+"""Messages sent before the oldest is answered: one to work at, one that is there when it is done."""
 OPEN_TIMEOUT_S = 60.0
 """To read the vocabulary of a model, start of the process included."""
 MAX_BACKOFF_S = 10.0
@@ -71,7 +73,8 @@ class TextProcess:
         self._channel: Channel[TextOut] | None = None
         self.error = ""
         """Why the vocabulary could not be read; every job is answered with it."""
-        self._waiting: deque[_Item] = deque([_Item(opening)])
+        self._waiting: Turns[_Item] = Turns()
+        self._waiting.put_first([_Item(opening)])
         self._sent: deque[_Item] = deque()
         self._jobs: dict[str, _Item] = {}
         self._since = 0.0
@@ -86,13 +89,13 @@ class TextProcess:
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def submit(self, job: TextJob, done: OnResult) -> None:
-        """Do a job; `done` is called with its result exactly once, unless it is cancelled."""
+    def submit(self, job: TextJob, client: int, done: OnResult) -> None:
+        """Do a job of a client; `done` is called with its result exactly once, unless it is cancelled."""
         item = self._jobs[job.key] = _Item(job, done)
         if self.error:
             self._loop.after(0, lambda: self._finish(item, TextResult(key=job.key, error=self.error)))
             return
-        self._waiting.append(item)
+        self._waiting.push(client, item)
         self._pump()
 
     def cancel(self, key: str) -> bool:
@@ -122,7 +125,7 @@ class TextProcess:
         if self._channel is None and self._waiting and not self._pausing:
             self._start()
         while self._channel is not None and self._waiting and len(self._sent) < (1 if self._careful else AHEAD):
-            item = self._waiting.popleft()
+            item = self._waiting.pop()
             if item.cancelled:
                 continue
             if not self._sent:
@@ -208,10 +211,9 @@ class TextProcess:
         self._metrics.count("text_restarts_total")
         self._clear()
         sent = [item for item in self._sent if isinstance(item.message, TextJob)]
-        waiting = [item for item in self._waiting if isinstance(item.message, TextJob)]
         self._careful = 1 + len(sent)
         self._sent.clear()
-        self._waiting = deque([_Item(self._opening), *sent, *waiting])
+        self._waiting.put_first([_Item(self._opening), *sent])
         self._retry_later(why)
 
     def _retry_later(self, why: str) -> None:

@@ -62,14 +62,14 @@ class Texts:
         if process is not None:
             process.close(f"model {model} was closed")
 
-    def submit(self, job: TextJob, done: OnResult) -> None:
-        """Do a job; `done` is called with its result exactly once, unless it is cancelled."""
+    def submit(self, job: TextJob, client: int, done: OnResult) -> None:
+        """Do a job of a client; `done` is called with its result exactly once, unless it is cancelled."""
         process = self._processes.get(job.model)
         if process is None:
             error = f"model {job.model!r} is not open"
             self._loop.after(0, lambda: done(TextResult(key=job.key, error=error, field="model")))
         else:
-            process.submit(job, done)
+            process.submit(job, client, done)
 
     def cancel(self, key: str) -> None:
         """Forget a job; if it was sent already its result is ignored."""
