@@ -58,7 +58,8 @@ async def plan(gateway: Gateway, body: ChatRequest) -> AskedChat:
     messages = as_messages(body.messages)
     tools = as_tools(body.tools) if body.tool_choice != "none" else []
     top = (body.top_logprobs or 0) if body.logprobs else None
-    options = sampling_options(body, body.max_completion_tokens or body.max_tokens, top)
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    options = sampling_options(body, limit, top)
     arguments = template_args(body)
     model = await gateway.model_name(body.model)
     spoken = await gateway.templates.tool_format(model) if tools else None

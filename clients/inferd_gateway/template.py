@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -43,7 +44,8 @@ class Templates:
 
     async def opens_thought(self, model: str, arguments: Mapping[str, Any]) -> bool:
         """Whether the prompt itself opens the reasoning, so that an answer starts inside of it."""
-        key = ("think", model, *sorted((name, repr(value)) for name, value in arguments.items()))
+        spelled = repr(sorted((name, repr(value)) for name, value in arguments.items()))
+        key = ("think", model, hashlib.sha256(spelled.encode(errors="replace")).digest())  # arguments may be large
         if key not in self._known:
             self._remember(key, await self._ends_in_think(model, arguments))
         return self._recall(key)

@@ -145,12 +145,22 @@ class TestDaemon:
             ("11", "1", "inferd.engine.worker"),
             ("12", "7", "inferd.engine.worker"),
             ("13", "1", "x"),
+            ("14", "20", "inferd.grammar"),
+            ("15", "21", "inferd.text"),
         ):
             (tmp_path / pid).mkdir()
             (tmp_path / pid / "cmdline").write_bytes(b"\0".join([b"python", b"-m", module.encode(), b"link", b""]))
             (tmp_path / pid / "stat").write_text(f"{pid} (python) S {parent} 0")
-        (found,) = daemon.check_orphans(tmp_path)
-        assert (found.level, found.remedy) == ("warning", "kill 11")
+            (tmp_path / pid / "exe").symlink_to("/usr/bin/python3")
+        for pid, program in (("7", "/usr/bin/python3"), ("20", "/lib/systemd/systemd"), ("21", "/usr/bin/python3")):
+            (tmp_path / pid).mkdir()
+            (tmp_path / pid / "exe").symlink_to(program)
+        found = list(daemon.check_orphans(tmp_path))
+        assert sorted(orphan.remedy for orphan in found) == ["kill 11", "kill 14"]  # 1 is not ours, 20 a session's init
+        assert {orphan.level for orphan in found} == {"warning"}
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "exe").symlink_to("/usr/bin/python3")  # the daemon is process 1 of a container
+        assert [orphan.remedy for orphan in daemon.check_orphans(tmp_path)] == ["kill 14"]
 
 
 def paths_at(runtime: Path) -> RuntimePaths:
@@ -233,6 +243,14 @@ class TestGpus:
         (found,) = bad(gpus.check_nodes(tmp_path))
         assert "usermod -aG" in found.remedy
         assert "nvidia0" in found.text
+
+    def test_windows_has_one_node_for_all_gpus(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """WSL 2: https://docs.nvidia.com/cuda/wsl-user-guide."""
+        (tmp_path / "dxg").touch()
+        assert bad(gpus.check_nodes(tmp_path)) == []
+        monkeypatch.setattr(os, "access", lambda path, _mode: False)
+        (found,) = bad(gpus.check_nodes(tmp_path))
+        assert "dxg" in found.text
 
     def test_cards_on_the_bus(self, tmp_path: Path) -> None:
         for name, vendor, kind in (

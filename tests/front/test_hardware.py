@@ -162,6 +162,8 @@ def test_power_of_a_cut_gpu_is_that_of_the_whole() -> None:
         rapl=Rapl(Path("/no")),
     )
     assert hardware.gpus_in_use() == [whole]
+    models.clear()
+    assert [device.name for device in hardware.statuses()] == ["cpu", "MIG-0", "MIG-1", "gpu:1"]
 
 
 def test_a_gpu_that_no_model_uses_is_listed_by_the_drivers_number() -> None:

@@ -45,6 +45,7 @@ def body(**fields) -> bytes:
         (body(top_logprobs=3), 400, "top_logprobs"),
         (body(logprobs=True, top_logprobs=21), 400, "logprobs"),
         (body(max_tokens=0), 400, "max_tokens"),
+        (body(max_completion_tokens=0), 400, "max_tokens"),
         (body(max_tokens=5, max_completion_tokens=6), 400, "max_completion_tokens"),
         (body(stream_options={"include_usage": True}), 400, "stream_options"),
         (body(functions=[{"name": "f"}]), 400, "functions"),

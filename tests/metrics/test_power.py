@@ -36,6 +36,15 @@ def test_a_gpu_that_tells_its_power_alone() -> None:
     assert meter.read(13.0, [replace(gpu, power_w=None)], None) == (None, ())
 
 
+def test_what_a_gpu_drew_while_no_model_used_it_is_not_counted() -> None:
+    meter = PowerMeter()
+    meter.read(0.0, [GPU], 0.0)
+    assert meter.read(1.0, [], 10.0).joules == 10.0
+    back = meter.read(3600.0, [replace(GPU, energy_j=900_000.0, power_w=None)], 20.0)
+    assert back == (None, ())  # not the energy of an hour in one interval
+    assert meter.read(3601.0, [replace(GPU, energy_j=900_300.0)], 20.0).joules == 300.0
+
+
 def test_a_counter_that_begins_anew_and_a_device_that_joins() -> None:
     meter = PowerMeter()
     meter.read(0.0, [GPU], None)

@@ -173,6 +173,8 @@ def test_the_journal_tells_news_once() -> None:
         (quantity(None, "B/s"), "n/a"),
         (quantity(0.0, "W"), "0 W"),
         (quantity(51.34e9, "B/s"), "51.3 GB/s"),
+        (quantity(999.7e6, "B/s"), "1 GB/s"),
+        (quantity(999.4e6, "B/s"), "999 MB/s"),
         (quantity(999e17, "J"), "9.99e+04 PJ"),
         (percent(1, 0), "n/a"),
         (percent(None, 3), "n/a"),

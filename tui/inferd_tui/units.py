@@ -78,7 +78,7 @@ def quantity(value: float | None, unit: str) -> str:
         return NA
     prefixes = iter("kMGTP")
     prefix = ""
-    while abs(value) >= 1000 and prefix != "P":
+    while abs(value) >= 999.5 and prefix != "P":  # what three digits would round up to 1e+03
         value, prefix = value / 1000, next(prefixes)
     return f"{value:.3g} {prefix}{unit}"
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 TOPIC = "daemon"
 PATIENCE = Timeouts(connect=3.0, idle=3.0, total=5.0)
-CHILDREN = ("inferd.engine.worker", "inferd.engine.rank", "inferd.text")
+CHILDREN = ("inferd.engine.worker", "inferd.engine.rank", "inferd.text", "inferd.grammar")
+UNKNOWN = "unknown"
 
 
 def check(what: Examined) -> Iterator[Finding]:
@@ -37,7 +38,7 @@ def lock_holder(lock: Path) -> str | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return file.read(32).strip() or "unknown"
+                return file.read(32).strip() or UNKNOWN
     except OSError:
         return None
     return None
@@ -49,7 +50,8 @@ def _check_running(runtime: Path, holder: str) -> Iterator[Finding]:
         with Client(runtime, name="inferd-doctor", timeouts=PATIENCE) as client:
             status = client.status()
     except InferdError as error:
-        yield failure(TOPIC, f"process {holder} holds {runtime} and does not answer: {error}", f"kill {holder}")
+        remedy = f"kill {holder}" if holder != UNKNOWN else f"find it with: fuser {runtime}/*"
+        yield failure(TOPIC, f"process {holder} holds {runtime} and does not answer: {error}", remedy)
         return
     took = 1000 * (time.monotonic() - start)
     yield ok(TOPIC, f"pid {status.pid}, {status.state}, answers in {took:.0f} ms")
@@ -78,5 +80,14 @@ def check_orphans(proc: Path = Path("/proc")) -> Iterator[Finding]:
         except OSError:
             continue
         module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
-        if module in CHILDREN and fields[1] == "1" and fields[0] != "Z" and owner == os.getuid():
+        mine = module in CHILDREN and fields[0] != "Z" and owner == os.getuid()
+        if mine and not _same_program(folder, proc / fields[1]):
             yield warning(TOPIC, f"process {folder.name} ({module}) has lost its daemon", f"kill {folder.name}")
+
+
+def _same_program(child: Path, parent: Path) -> bool:
+    """Whether both run one interpreter: a daemon may be process 1 of its container, and orphans go to others than 1."""
+    try:
+        return os.readlink(child / "exe") == os.readlink(parent / "exe")
+    except OSError:  # it is init's, or another user's
+        return False

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 TOPIC = "gpu"
 NVIDIA = "0x10de"
-NODES = ("nvidiactl", "nvidia-uvm", "nvidia[0-9]*")
+NODES = ("nvidiactl", "nvidia-uvm", "nvidia[0-9]*", "dxg")
+"""`dxg` stands for all of them under WSL 2."""
 
 
 def check(what: Examined) -> Iterator[Finding]:
@@ -60,7 +61,7 @@ def _absent(found: Gpus, cards: int, wanted: bool) -> Finding:
 
 def check_nodes(dev: Path = Path("/dev")) -> Iterator[Finding]:
     """Judge the device nodes that CUDA opens."""
-    if not (dev / "nvidia-uvm").exists():
+    if not (dev / "nvidia-uvm").exists() and not (dev / "dxg").exists():
         yield failure(
             TOPIC, f"{dev}/nvidia-uvm is missing, without which CUDA does not start", "run: nvidia-modprobe -c 0 -u"
         )

@@ -91,7 +91,7 @@ class Hardware:
         idle = [gpu for gpu in found.gpus if gpu.uuid not in used and not gpu.mig]
         return (
             *(self._status(device, found) for device in self._ledger.statuses()),
-            *(_described(DeviceStatus(name=f"gpu:{gpu.index}"), gpu) for gpu in idle),
+            *(_described(DeviceStatus(name=_idle_name(gpu)), gpu) for gpu in idle),
         )
 
     def _status(self, device: DeviceStatus, found: Gpus) -> DeviceStatus:
@@ -124,6 +124,11 @@ def gpu_of(model: Model, gpus: Iterable[Gpu]) -> Gpu | None:
     uuid, number = model.card.device_uuid, model.card.device.partition(":")[2] or "0"
     candidates = [gpu for gpu in gpus if (gpu.uuid == uuid if uuid else not gpu.parent and str(gpu.index) == number)]
     return candidates[0] if candidates else None
+
+
+def _idle_name(gpu: Gpu) -> str:
+    """Instances of one GPU share its number, and names are labels of metrics: each must differ."""
+    return gpu.uuid if gpu.parent else f"gpu:{gpu.index}"
 
 
 def _described(device: DeviceStatus, gpu: Gpu) -> DeviceStatus:

@@ -30,6 +30,9 @@ class PowerMeter:
         wall = 0.0 if self._last is None else now - self._last
         in_use = list(gpus)
         found = {gpu.uuid: self._gpu(gpu, wall) for gpu in in_use}
+        self._gpu_energy = {  # what a GPU draws while nobody uses it is not ours
+            gpu.uuid: gpu.energy_j for gpu in in_use if gpu.energy_j is not None
+        }
         cpu = self._cpu(cpu_energy_j)
         first, self._last = self._last is None, now
         known = [joules for joules in (*found.values(), cpu) if joules is not None]
@@ -40,12 +43,8 @@ class PowerMeter:
         return Drawn(sum(known), meters)
 
     def _gpu(self, gpu: Gpu, wall: float) -> float | None:
-        if gpu.energy_j is None:
-            self._gpu_energy.pop(gpu.uuid, None)
-            return None if gpu.power_w is None else gpu.power_w * wall
         before = self._gpu_energy.get(gpu.uuid)
-        self._gpu_energy[gpu.uuid] = gpu.energy_j
-        if before is None or gpu.energy_j < before:  # a counter that was not read before, or began anew
+        if gpu.energy_j is None or before is None or gpu.energy_j < before:  # not told, not read before, or begun anew
             return None if gpu.power_w is None else gpu.power_w * wall
         return gpu.energy_j - before
 
