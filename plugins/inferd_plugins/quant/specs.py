@@ -35,6 +35,7 @@ PLUGINS = (
             Effect("prefill", "ttft", "none"),
         ),
         baseline="none",
+        priority=5,
     ),
     # Never chosen unless named: they change the model.
     PluginSpec(
