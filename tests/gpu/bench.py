@@ -6,8 +6,12 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
+
+FLUSH_BYTES = 256 << 20
+"""Overwritten between timed calls: several times the caches of any GPU."""
 
 
 @dataclass
@@ -16,7 +20,14 @@ class Bench:
     seconds: float
     """Time this part may take; it stops starting new measurements after."""
     seed: int = 0
+    work: Path = Path()
+    """Folder for files that are not results."""
+    share: tuple[int, int] = (0, 1)
+    """Which of how many processes this one is: they deal the cases of a part out among them."""
+    rehearsal: bool = False
+    """Run everything once, so that all kernels are compiled, and time nothing."""
     started: float = field(default_factory=time.monotonic)
+    _dealt: int = 0
 
     @property
     def dry(self) -> bool:
@@ -25,6 +36,11 @@ class Bench:
     @property
     def time_left(self) -> float:
         return self.seconds - (time.monotonic() - self.started)
+
+    def mine(self) -> bool:
+        """Say whether the next case is this process's; all processes must ask in the same order."""
+        self._dealt += 1
+        return self._dealt % self.share[1] == self.share[0]
 
     def size(self, real: int, dry: int) -> int:
         """Return a size of the real run, or of a dry one."""
@@ -43,14 +59,14 @@ class Bench:
         With `graph` the call is captured first, so that launching costs nothing; for what cannot be captured
         it is timed as it is.
         """
-        if self.dry:
+        if self.dry or self.rehearsal:
             start = time.perf_counter()
             run()
             return time.perf_counter() - start
         call = self._captured(run) if graph else run
         for _ in range(3):
             call()
-        flush = torch.empty(256 << 20, dtype=torch.uint8, device=self.device)
+        flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
         events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         for _ in range(repeats):
             flush.zero_()
@@ -61,6 +77,15 @@ class Bench:
             events.append(pair)
         torch.cuda.synchronize()
         return statistics.median(start.elapsed_time(end) for start, end in events) / 1000
+
+    def sync(self) -> None:
+        if not self.dry:
+            torch.cuda.synchronize()
+
+    def free(self) -> None:
+        """Give unused memory back to the device."""
+        if not self.dry:
+            torch.cuda.empty_cache()
 
     def _captured(self, run: Callable[[], object]) -> Callable[[], object]:
         stream = torch.cuda.Stream()

@@ -19,9 +19,10 @@ from inferd.model.build import whole_model
 from inferd.model.decoder import Block, Decoder, Embedding, FusedLinear, Linear, Mlp, RmsNorm, SelfAttention
 from inferd.model.rope import rope_table
 from inferd.plugin.types import AttentionLayer, DenseMlp, Gqa, KVFormat, KVGroupSize, LayerSpec, ModelSpec, RopeSpec
+from inferd_kernels.linear import InputFormat
 from inferd_kernels.norms import gate_for, norm_for
 from inferd_kernels.triton.gemm_w8 import Weight8
-from inferd_kernels.triton.linear import GpuDenseLinear, GpuPacked8
+from inferd_kernels.triton.linear import GpuDenseLinear, GpuRounded8
 from inferd_plugins.attention.triton import TritonAttention
 from inferd_plugins.kv.paged import PagedKV
 
@@ -37,6 +38,17 @@ class Size:
     vocab: int
     tied: bool
     qk_norm: bool
+
+    @property
+    def layer_weights(self) -> int:
+        """Elements of the matrices of all layers: what every token is multiplied with."""
+        attention = (2 * self.heads + 2 * self.kv_heads) * self.width * self.hidden
+        return self.layers * (attention + 3 * self.inner * self.hidden)
+
+    @property
+    def table_weights(self) -> int:
+        """Elements of the embedding, and of the output matrix as well."""
+        return self.vocab * self.hidden
 
 
 QWEN3_0_6B = Size(1024, 3072, 28, 16, 8, 128, 151936, True, True)
@@ -60,7 +72,8 @@ def spec_of(size: Size) -> ModelSpec:
 
 def random_decoder(size: Size, device: str, dtype: torch.dtype, context: int, *, fp8: bool = False) -> Decoder:
     """Matrices are N(0, 1 / columns); with `fp8` those of the layers are stored in e4m3."""
-    spec, dense, narrow = spec_of(size), GpuDenseLinear(), GpuPacked8()
+    spec, dense, narrow = spec_of(size), GpuDenseLinear(), GpuRounded8(torch.float8_e4m3fn)
+    rows = narrow.input_format if fp8 else dense.input_format
     total = 0
 
     def matrix(rows: int, columns: int, *, pack: bool = True) -> Linear:
@@ -71,16 +84,17 @@ def random_decoder(size: Size, device: str, dtype: torch.dtype, context: int, *,
             return Linear(dense, weight, None, rows)
         scale = weight.abs().amax(1, keepdim=True).float() / 448
         codes = (weight / scale).to(torch.float8_e4m3fn)
+        total += 4 * rows
         return Linear(narrow, Weight8(codes, scale.t().contiguous(), None, columns, 0), None, rows)
 
-    def norm() -> RmsNorm:
-        return RmsNorm(torch.ones(size.hidden, device=device), 1e-6, norm_for("device rows"))
+    def norm(rows: InputFormat) -> RmsNorm:
+        return RmsNorm(torch.ones(size.hidden, device=device), 1e-6, norm_for(rows))
 
     table = rope_table(spec.ropes["main"], context, spec.trained_context, device)
     ones = torch.ones(size.width, device=device) if size.qk_norm else None
     blocks = [
         Block(
-            norm(),
+            norm(rows),
             SelfAttention(
                 AttentionLayer(index, 0, layer.attention, table.cos, table.sin, q_norm=ones, k_norm=ones),
                 FusedLinear([matrix((size.heads + 2 * size.kv_heads) * size.width, size.hidden)]),
@@ -89,11 +103,11 @@ def random_decoder(size: Size, device: str, dtype: torch.dtype, context: int, *,
                 size.kv_heads,
                 size.width,
             ),
-            norm(),
+            norm(rows),
             Mlp(
                 FusedLinear([matrix(2 * size.inner, size.hidden)]),
                 matrix(size.hidden, size.inner),
-                gate_for("silu", "device rows"),
+                gate_for("silu", rows),
             ),
         )
         for index, layer in enumerate(spec.layers)
@@ -107,10 +121,16 @@ def random_decoder(size: Size, device: str, dtype: torch.dtype, context: int, *,
         dtype=dtype,
         embed=Embedding(dense, embedding, 1.0, dtype),
         blocks=blocks,
-        norm=norm(),
+        norm=norm(dense.input_format),
         head=head,
         weight_bytes=total,
     )
+
+
+def block_bytes(decoder: Decoder, kind: KVFormat, block_size: int = 16) -> int:
+    """Return the bytes of a KV block over all layers."""
+    layouts = (TritonAttention().kv_layout(group, kind, block_size) for group in kv_groups(decoder.spec))
+    return sum(layout.bytes_per_block for layout in layouts)
 
 
 def engine_of(
@@ -122,6 +142,7 @@ def engine_of(
     blocks: int,
     budget: int,
     graphs: bool = True,
+    overlap: bool = True,
     kv_format: KVFormat = "bf16",
     block_size: int = 16,
 ) -> Engine:
@@ -132,6 +153,7 @@ def engine_of(
         chunk=budget,
         block_size=block_size,
         num_blocks=blocks,
+        depth=2 if overlap and device.startswith("cuda") else 1,
     )
     backend, kv = TritonAttention(), PagedKV()
     layouts = [backend.kv_layout(group, kv_format, block_size) for group in kv_groups(decoder.spec)]
@@ -147,5 +169,5 @@ def engine_of(
         clock=time.monotonic,
         prefix_cache=False,
     )
-    executor: Any = LocalExecutor(runner)
+    executor: Any = LocalExecutor(runner, depth=shape.depth)
     return Engine(scheduler, executor, None, BatchBuilder(shape, 1), vocab_size=decoder.spec.vocab_size)
