@@ -31,7 +31,8 @@ def gemm_fp8(
     if x.shape[0] <= FEW_ROWS:
         return gemm_w8(x, weight, epilogue, out=out, tiles=tiles, kernel="gemm_fp8")
     rows = x if isinstance(x, QuantizedRows) else quantize_rows(x, weight.codes.dtype)
-    if weight.scales.shape[0] > 1 or x.device.type != "cuda" or x.dtype != torch.bfloat16:
+    unfit = weight.scales.shape[0] > 1 or any(size % 16 for size in weight.shape)
+    if unfit or x.device.type != "cuda" or x.dtype != torch.bfloat16:
         return gemm_w8(rows, weight, epilogue, out=out, tiles=tiles, kernel="gemm_fp8_rows")
     y = torch._scaled_mm(
         rows.codes,
