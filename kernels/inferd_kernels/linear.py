@@ -223,5 +223,5 @@ def default_kernels(choice: Choice = "torch") -> LinearKernels:
         isa, layout = load().tier, f"{LAYOUT}-{load().source_hash}"
         packed = CpuPackedLinear()
         table[("dense", "cpu")] = [CpuDenseLinear(), dense]
-        table |= {("u4_group", "cpu"): [packed], ("i8_group", "cpu"): [packed]}
+        table |= {(form, "cpu"): [packed] for form in ("u4_group", "i8_group", "i8_channel")}
     return LinearKernels(table, DequantizedLinear(), missing, isa, layout)

@@ -13,7 +13,7 @@ from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.program import RowCount, empty, launch
 from inferd_kernels.cpu.rows import FINE, Int8Rows, float_rows, quantize, source_of
 from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs
-from inferd_kernels.linear import InputFormat, LinearKernel, WeightImage
+from inferd_kernels.linear import InputFormat, LinearKernel, RowTable, WeightImage
 from inferd_kernels.reference.forms import Packed
 
 BITS = {"u4_group": 4, "i8_group": 8}
@@ -122,6 +122,7 @@ class CpuPackedLinear(CpuKernel):
         self.input_format = input_format
 
     def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
+        weight = _grouped(weight)
         scales, mins = weight.planes["scales"], weight.planes.get("mins")
         return (
             weight.form in BITS
@@ -135,6 +136,7 @@ class CpuPackedLinear(CpuKernel):
         )
 
     def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> PackedMatrix:
+        weight = _grouped(weight)
         (n, k), bits = weight.shape, BITS[weight.form]
         scales, mins = weight.planes["scales"].contiguous(), weight.planes.get("mins")
         number, halves = NUMBERS[scales.dtype], 2 if weight.group == 16 else 1
@@ -192,6 +194,14 @@ def allocate(num_bytes: int) -> torch.Tensor:
     data = torch.empty(num_bytes, dtype=torch.uint8)
     load().advise(data.data_ptr(), num_bytes)
     return data
+
+
+def _grouped(weight: Packed) -> Packed:
+    """Return the weight as groups of columns: a scale a row is one group."""
+    if weight.form != "i8_channel":
+        return weight
+    planes = {**weight.planes, "scales": weight.planes["scales"].unsqueeze(1)}
+    return RowTable("i8_group", weight.shape, planes, weight.shape[-1], weight.zero, weight.permutation)
 
 
 def _copy(args: GemmArgs) -> GemmArgs:

@@ -92,14 +92,18 @@ def test_options_are_checked() -> None:
         msgspec.convert({"groups": 32}, ChannelOptions)
 
 
-def test_native_kernels_take_the_grouped_forms() -> None:
+def test_native_kernels_take_the_integer_forms() -> None:
     kernels = default_kernels("auto")
     if kernels.missing:
         pytest.skip(kernels.missing)
-    for packed in (Int4().pack(META, values()), Int8(ChannelOptions(group=64)).pack(META, values())):
+    for quantizer in (Int4(), Int8(), Int8(ChannelOptions(group=64))):
+        packed = quantizer.pack(META, values())
         kernel = kernels.choose(packed, "cpu", torch.float32)
         assert type(kernel).__name__ == "CpuPackedLinear"
         x = torch.randn(5, 192)
         got = kernel.linear(x, kernel.prepare(packed, device="cpu", dtype=torch.float32))
         want = x @ Int4().dequantize(packed).t()
         assert float((got - want).abs().max()) <= 0.02 * float(want.abs().max())
+        table = kernel.prepare_rows(packed, device="cpu")
+        rows = kernel.rows(table, torch.tensor([23, 0], dtype=torch.int32), torch.float32)
+        torch.testing.assert_close(rows, quantizer.dequantize(packed)[[23, 0]])
