@@ -16,7 +16,7 @@ from inferd_kernels.triton.gate import gate_quantized, gate_rows
 from inferd_kernels.triton.gemm_w4 import Weight4, gemm_w4
 from inferd_kernels.triton.gemm_w8 import Weight8, gemm_w8
 from inferd_kernels.triton.kv_write import HeadNorms, RopeTables, kv_write
-from inferd_kernels.triton.moe import ExpertWeights, grouped_gemm, moe_align
+from inferd_kernels.triton.moe import ExpertWeights, grouped_gemm, moe_align, sum_experts
 from inferd_kernels.triton.norm import QuantizedRows, rms_norm_quantized, rms_norm_rows
 from inferd_kernels.triton.sampler import RowParams, sample
 from inferd_kernels.triton.split_k import CASES, Epilogue
@@ -64,6 +64,14 @@ def cache(width: int, page: int, kind: torch.dtype = BF16) -> KVCache:
 
 def ragged(num_seqs: int, num_tokens: int) -> Ragged:
     return Ragged(ints(num_seqs + 1), ints(num_seqs), ints(num_seqs, 64), 0, num_seqs, num_tokens)
+
+
+def prefill_fp32(width: int) -> Launch:
+    def run(tiles: Tiles | None) -> None:
+        q, planes = floats(999, HEADS, width), (floats(99, 16, KV_HEADS, width), floats(99, 16, KV_HEADS, width))
+        attn_prefill(q, KVCache(*planes), ragged(8, 999), Scores(0.1), torch.empty_like(q), tiles=tiles)
+
+    return Launch(f"prefill-fp32-hd{width}", run, "attn_prefill", "fp32")
 
 
 def prefill(width: int, page: int = 16, scores: Scores = Scores(0.1)) -> Launch:
@@ -175,6 +183,7 @@ DEFAULT: tuple[Launch, ...] = (
     prefill(64),
     prefill(128),
     prefill(256),
+    prefill_fp32(128),
     decode(64),
     decode(128),
     decode(128, kind=I8),
@@ -191,6 +200,7 @@ DEFAULT: tuple[Launch, ...] = (
     w8("large", F8, quantized=True),
     moe("few"),
     moe("many"),
+    plain("sum_experts", lambda: sum_experts(empty(99 * 8, 2048), 8, empty(99, 2048))),
     write(),
     write(I8),
     write(F8),
@@ -208,6 +218,8 @@ DEFAULT: tuple[Launch, ...] = (
 """What a bf16 model of Llama-3-8B shape launches, with the default tiles."""
 
 VARIANTS: tuple[Launch, ...] = (
+    prefill_fp32(64),
+    prefill_fp32(256),
     *(prefill(width, page) for width in (64, 96, 128, 256) for page in (32, 64)),
     prefill(128, 16, Scores(0.1, window=4096, softcap=50.0, sinks=floats(HEADS))),
     *(decode(width, page, kind) for width in (64, 96, 128, 256) for page in (16, 64) for kind in (BF16, I8, F8)),

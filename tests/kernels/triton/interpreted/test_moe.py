@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inferd_kernels.triton.moe import ExpertWeights, align_reference, grouped_gemm, moe_align, moe_reference
+from inferd_kernels.triton.moe import (
+    ExpertWeights,
+    align_reference,
+    expert_mlp,
+    expert_mlp_reference,
+    grouped_gemm,
+    moe_align,
+    moe_reference,
+)
 
 TILES = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 32, "num_warps": 4, "num_stages": 1}
 
@@ -58,3 +66,34 @@ def test_the_second_product_reads_a_row_for_each_expert() -> None:
     got = grouped_gemm(x, weights, blocks, top_k=1, num_rows=18, tiles=TILES)
     want = torch.einsum("rk,rnk->rn", x, weights.codes[picked.flatten().long()])
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)
+
+
+def expert_weights(experts: int, n: int, k: int, kind: torch.dtype | None, seed: int) -> ExpertWeights:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(experts, n, k, generator=generator) * k**-0.5
+    if kind is None:
+        return ExpertWeights(values)
+    scales = values.abs().amax(-1) / (127 if kind == torch.int8 else 448)
+    codes = values / scales.unsqueeze(-1)
+    return ExpertWeights((codes.round() if kind == torch.int8 else codes).to(kind), scales)
+
+
+@pytest.mark.parametrize("kind", [None, torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(1, 4, 2), (19, 6, 3), (3, 12, 1)])
+def test_a_whole_block_of_experts(kind: torch.dtype | None, tokens: int, experts: int, top_k: int) -> None:
+    """The decode case, where most experts have no row, and the prefill case, where blocks are ragged."""
+    hidden, inner = 40, 72
+    gate_up = expert_weights(experts, 2 * inner, hidden, kind, 1)
+    down = expert_weights(experts, hidden, inner, kind, 2)
+    generator = torch.Generator().manual_seed(tokens)
+    x, residual = (torch.randn(tokens, hidden, generator=generator) for _ in range(2))
+    picked = chosen(tokens, experts, top_k)
+    factors = torch.rand(tokens, top_k, generator=generator)
+    for added in (None, residual):
+        got = expert_mlp(x, gate_up, down, picked, factors, "silu", added, tiles=TILES)
+        want = expert_mlp_reference(x, gate_up, down, picked, factors, "silu", added)
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    # A token's row depends on no other token.
+    alone = expert_mlp(x[-1:], gate_up, down, picked[-1:], factors[-1:], "silu", tiles=TILES)
+    together = expert_mlp(x, gate_up, down, picked, factors, "silu", tiles=TILES)
+    assert torch.equal(alone, together[-1:])
