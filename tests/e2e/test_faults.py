@@ -30,7 +30,7 @@ from tests.e2e.harness import (
     serving,
     the_model,
 )
-from tests.e2e.trap_plugin.inferd_trap import RAISE, SEGV, SLOW
+from tests.e2e.trap_plugin.inferd_trap import RAISE, SEGV, SLOW, STICKY
 
 pytestmark = pytest.mark.daemon
 
@@ -146,6 +146,29 @@ def test_what_a_plugin_raises_is_told_to_the_client(models: Path, client: Client
     assert "the trap was sprung" in eventually(lambda: the_model(client, "segv").detail)
     client.unload("segv", force=True)
     assert model_of(client, "segv") is None
+
+
+def test_an_error_of_the_device_ends_its_worker_and_no_other(models: Path, client: Client, answer: list[int]) -> None:
+    """CUDA's errors stick: the process can do nothing more, so it must not be kept."""
+    other = ready(client, "main").pid
+    client.load(str(models / "segv"))
+    before = the_model(client, "segv")
+    beside = client.generate(PROMPT, stream=True, **ENDLESS)
+    with_it = client.generate(PROMPT, stream=True, model="segv", **ENDLESS)
+    next(beside), next(with_it)
+    with pytest.raises(EngineLost, match="AcceleratorError: CUDA error: an illegal memory access") as caught:
+        client.generate([STICKY, 5, 6], model="segv")
+    assert caught.value.retry_safe
+    lost = Background(with_it.result).error()
+    assert isinstance(lost, EngineLost)
+    assert not lost.retry_safe
+    assert client.generate(PROMPT, model="segv", max_tokens=8, **GREEDY).ids == answer
+    after = the_model(client, "segv")
+    assert (after.restarts, after.pid == before.pid) == (before.restarts + 1, False)
+    assert next(beside)
+    assert the_model(client, "main").pid == other
+    client.cancel(beside)
+    client.unload("segv", force=True)
 
 
 @pytest.mark.parametrize(

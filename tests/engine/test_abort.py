@@ -155,6 +155,22 @@ def test_a_raising_drafter_is_switched_off_and_named():
         rig.assert_empty()
 
 
+def test_a_device_that_a_drafter_lost_ends_the_engine():
+    class Lost(OracleDraft):
+        def __init__(self, text):
+            super().__init__()
+            self.text = text
+
+        def propose(self, sequences, k):
+            raise RuntimeError(self.text)
+
+    for text in ("CUDA error: an illegal memory access was encountered", "Triton Error [CUDA]: device kernel failed"):
+        rig = Rig(drafter=Lost(text), max_draft=2)
+        rig.submit("r", [1, 2, 3], 10)
+        with pytest.raises(RuntimeError, match="CUDA"):
+            rig.run()
+
+
 def test_the_drafter_hears_outcomes_and_ends():
     drafter = OracleDraft(wrong=0.5)
     rig = Rig(drafter=drafter, max_draft=3, blocks=8)

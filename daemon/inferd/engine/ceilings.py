@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from inferd.engine.executor import loses_device
 from inferd.link import Ceilings
 from inferd_kernels.cpu.threads import physical_cores
 
@@ -73,8 +74,10 @@ def measure(
             for best in _best(*_work(name, device, threads)):
                 rate = best
                 yield None
-        except (RuntimeError, KeyError):
-            pass  # no kernel for this format here
+        except (RuntimeError, KeyError) as error:
+            if loses_device(error):
+                raise
+            # no kernel for this format here
         found[name] = Best(rate=max(rate, known.rate), times=known.times + 1, since=known.since)
     _save(cache, key, found)
     yield _as_ceilings(found)

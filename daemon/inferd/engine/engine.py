@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from inferd.engine.admission import resolve_max_tokens
 from inferd.engine.demand import Demand
+from inferd.engine.executor import loses_device
 from inferd.engine.report import Work, seq_states, step_stats
 from inferd.engine.request import Sequence
 from inferd.link import SeqError, StepReport
@@ -33,7 +34,7 @@ class Engine:
     """Drives scheduler, executor and drafter. Not thread-safe: one loop owns it.
 
     A draft plugin that raises is switched off and named in the report's warnings: speculation is a
-    lever, not a duty. What the executor raises passes through and ends the worker.
+    lever, not a duty. What the executor raises passes through and ends the worker, and so does a lost device.
     """
 
     def __init__(
@@ -232,6 +233,8 @@ class Engine:
             self._disable_drafter(error)
 
     def _disable_drafter(self, error: Exception) -> None:
+        if loses_device(error):
+            raise error
         name = type(self.drafter).__name__
         self._warnings.append(f"plugin_failed: draft model {name} is switched off: {type(error).__name__}: {error}")
         self.drafter = None

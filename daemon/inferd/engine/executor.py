@@ -31,3 +31,12 @@ class Executor(ABC):
 
     def close(self) -> None:
         """Release the device and end the ranks."""
+
+
+def loses_device(error: BaseException) -> bool:
+    """Say whether a device is lost with an error: one of CUDA's sticks, and every later call fails with it.
+
+    Running out of memory is none of them. Read off name and text, so that nothing of torch is needed.
+    """
+    text = str(error)
+    return type(error).__name__ == "AcceleratorError" or text.startswith(("CUDA error:", "Triton Error [CUDA]:"))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from inferd.plugin.contracts import Capabilities, PluginSpec
 from inferd.plugin.hookspecs import hookimpl
 
-NAN, SEGV, RAISE, SLOW = 280, 281, 282, 283
+NAN, SEGV, RAISE, SLOW, STICKY = 280, 281, 282, 283, 284
 SLOW_S = 0.05
 """How much longer a step takes that computes SLOW, wherever it stands."""
 
@@ -37,6 +37,8 @@ def __getattr__(name: str) -> Any:
     """Make the classes when the engine asks for them: describing plugins must not import torch."""
     if name not in ("TrapAttention", "DyingAttention", "RaisingAttention"):
         raise AttributeError(name)
+    import torch
+
     from inferd_plugins.attention.torch import TorchAttention
 
     class Plan(NamedTuple):
@@ -44,12 +46,18 @@ def __getattr__(name: str) -> Any:
         poisoned: Any
 
     class TrapAttention(TorchAttention):
+        lost = False
+        """As after an error of CUDA: whatever is asked of the device then gives the same error again."""
+
         def plan(self, inputs: Any, workspace: Any) -> Any:
             if SLOW in inputs.token_ids.tolist():
                 time.sleep(SLOW_S)
             firsts = inputs.token_ids[inputs.positions == 0].tolist()
             if SEGV in firsts:
                 ctypes.string_at(0)
+            self.lost = self.lost or STICKY in firsts
+            if self.lost:
+                raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nDevice-side...")
             if RAISE in firsts:
                 raise RuntimeError("the trap was sprung")
             return Plan(super().plan(inputs, workspace), (inputs.token_ids == NAN) & (inputs.positions == 0))
