@@ -183,7 +183,6 @@ DEFAULT: tuple[Launch, ...] = (
     prefill(64),
     prefill(128),
     prefill(256),
-    prefill_fp32(128),
     decode(64),
     decode(128),
     decode(128, kind=I8),
@@ -219,7 +218,7 @@ DEFAULT: tuple[Launch, ...] = (
 
 VARIANTS: tuple[Launch, ...] = (
     prefill_fp32(64),
-    prefill_fp32(256),
+    prefill_fp32(128),
     *(prefill(width, page) for width in (64, 96, 128, 256) for page in (32, 64)),
     prefill(128, 16, Scores(0.1, window=4096, softcap=50.0, sinks=floats(HEADS))),
     *(decode(width, page, kind) for width in (64, 96, 128, 256) for page in (16, 64) for kind in (BF16, I8, F8)),

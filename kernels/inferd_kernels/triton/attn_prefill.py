@@ -54,6 +54,21 @@ class Scores(NamedTuple):
     sinks: torch.Tensor | None = None  # [heads]
 
 
+def constants(q: torch.Tensor, kv: KVCache, scores: Scores) -> dict[str, int]:
+    """Return the constants that both attention kernels are compiled with."""
+    return {
+        "HEADS": q.shape[1],
+        "KV_HEADS": kv.k.shape[2],
+        "HEAD_DIM": q.shape[2],
+        "BLOCK_D": max(16, triton.next_power_of_2(q.shape[2])),
+        "PAGE": kv.page,
+        "WINDOW": scores.window or 0,
+        "SOFTCAP": scores.softcap is not None,
+        "SINKS": scores.sinks is not None,
+        "SCALED": kv.k_scale is not None,
+    }
+
+
 def attend_reference(q: torch.Tensor, kv: KVCache, batch: Ragged, scores: Scores) -> torch.Tensor:
     """Return what `attn_prefill` and `attn_decode` compute, [T, heads, head_dim], by plain torch."""
     out = torch.zeros_like(q)
@@ -178,7 +193,9 @@ def attn_prefill(
     """
     heads, width = q.shape[1:]
     kv_heads, group = kv.k.shape[2], heads // kv.k.shape[2]
-    chosen = dict(tiles or tiles_for("attn_prefill", f"hd{width}", q.device))
+    # float32 is multiplied outside the matrix units: large tiles would spill, and take a minute to compile
+    case = "fp32" if q.dtype == torch.float32 else f"hd{width}"
+    chosen = dict(tiles or tiles_for("attn_prefill", case, q.device))
     chosen["BLOCK_M"] = max(chosen["BLOCK_M"], triton.next_power_of_2(group))
     num_items = batch.num_tokens // (chosen["BLOCK_M"] // group) + batch.num_seqs
     attn_prefill_kernel[(kv_heads, num_items)](
@@ -201,15 +218,7 @@ def attn_prefill(
         batch.block_tables.stride(0),
         scores.scale * LOG2E,
         (scores.softcap or 0.0) * LOG2E,
-        HEADS=heads,
-        KV_HEADS=kv_heads,
-        HEAD_DIM=width,
-        BLOCK_D=max(16, triton.next_power_of_2(width)),
-        PAGE=kv.page,
-        WINDOW=scores.window or 0,
-        SOFTCAP=scores.softcap is not None,
-        SINKS=scores.sinks is not None,
-        SCALED=kv.k_scale is not None,
         LSE=lse is not None,
+        **constants(q, kv, scores),
         **chosen,
     )
