@@ -68,10 +68,14 @@ def test_a_day_with_a_daemon(tool: Tool, tmp_path: Path) -> None:
     assert tool("ps").code == Exit.NOT_RUNNING
 
 
-def test_a_model_that_cannot_be_served_ends_the_command_with_the_reason(tool: Tool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [True, False], ids=["named", "default"])
+def test_a_model_that_cannot_be_served_ends_the_command_with_the_reason(
+    tool: Tool, tmp_path: Path, named: bool
+) -> None:
     """Only the engine finds out that a sequence does not fit into so few bytes."""
     model = tiny_llama(tmp_path / "tiny")
-    ran = tool("serve", str(model), "--set", "engine.max_context=64", "--set", "engine.kv_bytes=1")
+    which = [str(model)] if named else ["--set", f"default_model={model}"]
+    ran = tool("serve", *which, "--set", "engine.max_context=64", "--set", "engine.kv_bytes=1")
     assert ran.code == Exit.FAILURE
     reason = ran.err.splitlines()[-1]
     assert reason.startswith("inferd: cannot serve tiny: one sequence of 64 tokens needs")

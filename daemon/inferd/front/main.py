@@ -32,8 +32,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def serve(config: Config, *, model: str | None, paths: RuntimePaths, on_load: LoadWatch = lambda *_: None) -> int:
     """Serve `model` (a name or path; default: the configured one) until stopped; the exit code.
 
-    0 after a drain; 1 when the model named here cannot be loaded; 66 when the default model is absent;
-    75 when a daemon already runs there; 78 for a setting or folder that cannot be used. `on_load` is told how
+    0 after a drain; 1 when the model cannot be loaded (with `preload = false` only a request finds out); 66 when it
+    is absent; 75 when a daemon already runs there; 78 for a setting or folder that cannot be used. `on_load` is told how
     loads go.
     """
     from inferd.load.store import Store
@@ -48,7 +48,7 @@ def serve(config: Config, *, model: str | None, paths: RuntimePaths, on_load: Lo
             catalog,
             default=default,
             engine_module=ENGINE_MODULE,
-            must_load=model is not None,
+            must_load=True,
             on_load=on_load,
         )
     except StartError as error:
