@@ -1,7 +1,11 @@
-"""A steady decode step on the native kernels calls nothing of torch's and takes no memory that grows with anything."""
+"""A steady step on the native kernels calls nothing of torch's, allocates nothing in C and keeps its memory."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -10,22 +14,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inferd.config.schema import Config, Engine, Plugins
-from inferd.engine.build import build_engine
-from inferd.engine.settings import WorkerSettings
 from inferd.link import Submit, pack
 from inferd_client.protocol import SamplingParams
 from inferd_kernels.cpu.library import why_missing
-from tests.tiny import tiny_gguf
+from tests.engine.steady import PROMPT, ROWS, tiny_engine
 
 torch.set_num_threads(1)
-ROWS = [
-    SamplingParams(temperature=0, max_tokens=60, ignore_eos=True),
-    SamplingParams(temperature=0.8, max_tokens=60, ignore_eos=True, seed=1),
-    SamplingParams(temperature=1.1, top_k=20, top_p=0.9, min_p=0.01, max_tokens=60, ignore_eos=True, seed=2),
-]
 MOST_BYTES = 24_000
-"""Of Python objects alive at once within a step: its lists, arrays of three rows, and the report."""
+"""Of Python objects alive at once within a step: its lists, arrays of four rows, and the report."""
 
 
 class Counting(TorchDispatchMode):
@@ -42,14 +38,9 @@ class Counting(TorchDispatchMode):
 def engine(tmp_path: Path) -> Any:
     if why_missing():
         pytest.skip(why_missing())
-    config = Config(
-        engine=Engine(max_sequences=4, linear="native", block_size=16, max_context=128),
-        plugins=Plugins(attention="cpu"),
-    )
-    engine, card = build_engine(WorkerSettings(name="tiny", path=str(tiny_gguf(tmp_path)), config=config))
-    assert card.eager_because == ""
+    engine = tiny_engine(tmp_path)
     for i, sampling in enumerate(ROWS):
-        engine.submit(Submit(key=f"r{i}", client="c", prompt=[5 + i, 9, 11], sampling=sampling, eos_ids=()))
+        engine.submit(Submit(key=f"r{i}", client="c", prompt=[5 + i, *PROMPT], sampling=sampling, eos_ids=()))
     for _ in range(6):
         engine.step()
     yield engine
@@ -89,3 +80,24 @@ def test_memory_stays_where_it_is(engine: Any) -> None:
         tracemalloc.stop()
     assert highest < MOST_BYTES
     assert grown < 20 * 200 * len(ROWS)  # the tokens themselves
+
+
+def test_no_allocation_in_the_native_part_of_a_step(tmp_path: Path) -> None:
+    """Prefill and decode, for whatever rows ask, once everything has been used once."""
+    if why_missing() or not shutil.which("cc") or not sys.platform.startswith("linux"):
+        pytest.skip("needs the kernels and a C compiler")
+    shim = tmp_path / "allocations.so"
+    source = Path(__file__).with_name("allocations.c")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", source, "-o", shim, "-ldl"], check=True)
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.engine.allocations_child", shim, tmp_path],
+        env={**os.environ, "LD_PRELOAD": str(shim)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    control, *counts = map(int, child.stdout.split())
+    assert control == 3
+    assert len(counts) >= 60
+    assert set(counts) == {0}

@@ -230,11 +230,12 @@ class Runner:
         slot = int(rows.slots[first])
         ids = sampled.ids[first : first + count]
         self._sampler.accept(slot, ids)
-        return RowOutput(ids, self._logprobs(slot, ids, logits[first : first + count]))
+        return RowOutput(ids, self._logprobs(slot, ids, logits, first))
 
-    def _logprobs(self, slot: int, ids: list[int], logits: torch.Tensor) -> list[TokenLogprob] | None:
+    def _logprobs(self, slot: int, ids: list[int], logits: torch.Tensor, first: int) -> list[TokenLogprob] | None:
+        """Report the tokens of rows from `first` on, where the sequence asks for it."""
         top = int(self._sampler.params.logprobs[slot])
-        return None if top < 0 else token_logprobs(logits, ids, [top] * len(ids))
+        return None if top < 0 else token_logprobs(logits[first : first + len(ids)], ids, [top] * len(ids))
 
     def _prompt_logprobs(self, batch: Batch, hidden: torch.Tensor, b: int, top: int) -> list[TokenLogprob]:
         """Report the prompt tokens that follow each row of this chunk, a few rows at a time."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from inferd_kernels.cpu.operators import HISTORY_PROMPT
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class History:
@@ -20,6 +24,8 @@ class History:
         self._vocab = vocab_size
         self._device = device
         self._rows: dict[int, torch.Tensor] = {}
+        self._host: dict[int, np.ndarray] = {}
+        """The same rows as numpy sees them, on a CPU."""
         self._free: list[torch.Tensor] = []
 
     def __contains__(self, slot: int) -> bool:
@@ -30,21 +36,23 @@ class History:
         row = self._free.pop() if self._free else torch.empty(self._vocab, dtype=torch.int32, device=self._device)
         row.copy_((self._bincount(prompt) > 0) * HISTORY_PROMPT + self._bincount(output))
         self._rows[slot] = row
+        if row.device.type == "cpu":
+            self._host[slot] = row.numpy()
         return row.data_ptr()
 
     def leave(self, slot: int) -> None:
+        self._host.pop(slot, None)
         row = self._rows.pop(slot, None)
         if row is not None:
             self._free.append(row)
 
     def append(self, slot: int, tokens: Sequence[int]) -> None:
-        row = self._rows[slot]
-        if row.device.type == "cpu":
-            counts = row.numpy()
-            for token in tokens:
-                counts[token] += 1
-        else:
-            row += self._bincount(tokens)
+        counts = self._host.get(slot)
+        if counts is None:
+            self._rows[slot] += self._bincount(tokens)
+            return
+        for token in tokens:
+            counts[token] += 1
 
     def counts(self, slots: Sequence[int], drafts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return output counts and prompt membership [R, vocab] of rows.
