@@ -1,4 +1,4 @@
-"""Goals, and the rows that results are made of. A goal holds for sizes of a real run; a dry run judges nothing."""
+"""Goals, and the rows that results are made of. Goals are for the sizes of a real run, not for those of a dry one."""
 
 from __future__ import annotations
 

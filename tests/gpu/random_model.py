@@ -159,7 +159,16 @@ def engine_of(
     layouts = [backend.kv_layout(group, kv_format, block_size) for group in kv_groups(decoder.spec)]
     kv.bind([KVGroupSize(blocks, None)], block_size, prefix_cache=False)
     on_gpu = device.startswith("cuda")
-    runner = Runner(decoder, backend, layouts, shape, device=device, dtype=decoder.dtype, capture=graphs and on_gpu)
+    runner = Runner(
+        decoder,
+        backend,
+        layouts,
+        shape,
+        device=device,
+        dtype=decoder.dtype,
+        capture=graphs and on_gpu,
+        triton=True,
+    )
     scheduler = Scheduler(
         shape,
         kv,

@@ -29,9 +29,14 @@ site=$work/site
 export PYTHONPATH="$PWD:$PWD/clients:$PWD/kernels:$PWD/daemon:$PWD/plugins:$PWD/tui:$site${PYTHONPATH:+:$PYTHONPATH}"
 export TRITON_CACHE_DIR="$work/triton" PYTHONUNBUFFERED=1
 if [ $device = cpu ]; then export TRITON_INTERPRET=1; fi
-if [ -d "$packed/first/wheels" ] && [ ! -d "$site" ]; then
-  "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$packed"/first/wheels/*.whl
+if [ -d "$packed/first/wheels" ] && [ ! -e "$site/.wheels" ]; then
+  "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$packed"/first/wheels/*.whl &&
+    touch "$site/.wheels"
 fi
+# Run from its sources, the distribution says its version nowhere else.
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+mkdir -p "$site/inferd-$version.dist-info"
+printf 'Metadata-Version: 2.1\nName: inferd\nVersion: %s\n' "$version" >"$site/inferd-$version.dist-info/METADATA"
 library=kernels/inferd_kernels/cpu/libinferd_cpu.so
 if [ ! -e $library ] && [ -e "$packed/first/libinferd_cpu.so" ]; then cp "$packed/first/libinferd_cpu.so" $library; fi
 status=0

@@ -63,7 +63,8 @@ def test_a_part_that_dies_does_not_keep_the_others_from_running(tmp_path: Path) 
     fake.chmod(0o755)
     out, work = tmp_path / "out", tmp_path / "work"
     command = ["bash", "tests/gpu/run.sh", "-c", "-o", str(out), "-w", str(work), "ceilings", "env"]
-    (work / "site").mkdir(parents=True)  # nothing to install
+    (work / "site").mkdir(parents=True)
+    (work / "site/.wheels").touch()  # nothing to install
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHON": str(fake)}, capture_output=True, text=True)
     results = json.loads((out / "results.json").read_text())
     assert done.returncode == 1

@@ -59,10 +59,14 @@ def run(bench: Bench) -> dict[str, Any]:
     copies, flops = copy_rate(bench), matrix_rate(bench)
     rows: list[dict[str, Any]] = []
     cases: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = []
-    cases += [(f"prefill {case}", lambda case=case: prefill(bench, case, flops)) for case in PREFILL]
-    cases += [(f"decode {case}", lambda case=case: decode(bench, case, copies)) for case in DECODE]
-    cases += [(f"flex {case}", lambda case=case: flex_prefill(bench, case, flops)) for case in PREFILL if case.flex]
-    cases += [(f"flex {case}", lambda case=case: flex_decode(bench, case, copies)) for case in DECODE if case.flex]
+    cases += [
+        (f"prefill hd{case.width} {case.length}", lambda case=case: prefill(bench, case, flops)) for case in PREFILL
+    ]
+    cases += [
+        (f"decode {case.sequences}x{case.context}", lambda case=case: decode(bench, case, copies)) for case in DECODE
+    ]
+    cases += [("flex prefill", lambda case=case: flex_prefill(bench, case, flops)) for case in PREFILL if case.flex]
+    cases += [("flex decode", lambda case=case: flex_decode(bench, case, copies)) for case in DECODE if case.flex]
     for name, measure in cases:
         if bench.mine() and bench.time_left > 0:
             print(name, flush=True)
