@@ -59,7 +59,7 @@ def run(bench: Bench) -> dict[str, Any]:
             first = snapshot(daemon)
             time.sleep(LOAD_S / 2)
             last, held = snapshot(daemon), None if bench.dry else device()
-        rows += [*memory(last, held, before, pid), *energy(first, last), *utilisation(last)]
+        rows += [*memory(last, held, before, pid), *energy(first, last, measured=not bench.dry), *utilisation(last)]
         inferd(daemon, "unload", str(model), "--force")
         ended = waited(lambda: not alive(pid), UNLOAD_S)
         rows.append(check("unload ends the worker", ended, f"process {pid}"))
@@ -165,10 +165,13 @@ def memory(last: dict[str, Any], held: Gpu | None, before: Gpu | None, pid: int)
     ]
 
 
-def energy(first: dict[str, Any], last: dict[str, Any]) -> list[dict[str, Any]]:
+def energy(first: dict[str, Any], last: dict[str, Any], *, measured: bool) -> list[dict[str, Any]]:
+    """Compare two readings; on a GPU they have to be the driver's."""
     a, b = first["cost"]["joules"], last["cost"]["joules"]
+    meters = last["cost"]["meters"]
     moves = a is not None and b is not None and b > a
-    return [check(f"energy moves ({last['cost']['source']})", moves, f"{a} to {b} J")]
+    ok = moves and (not measured or any(meter.startswith("nvml") for meter in meters))
+    return [check("energy moves", ok, f"{a} to {b} J by {', '.join(meters) or 'no meter'}")]
 
 
 def utilisation(last: dict[str, Any]) -> list[dict[str, Any]]:
