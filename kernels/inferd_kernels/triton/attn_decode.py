@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from inferd_kernels.triton.attn_prefill import KVCache, Ragged, Scores
+from inferd_kernels.triton.attn_prefill import KVCache, Ragged, Scores, constants
 from inferd_kernels.triton.attn_span import LOG2E, attend_span, find_sequence
 from inferd_kernels.triton.tiling import Tiles, num_processors, tiles_for
 
@@ -252,7 +252,8 @@ def attn_decode(
     programs = chosen.pop("PROGRAMS") * num_processors(q.device)
     block_m = min(64, max(16, triton.next_power_of_2(rows * group)))
     part, lse = scratch
-    block_d = max(16, triton.next_power_of_2(width))
+    fixed = constants(q, kv, scores)
+    block_d = fixed["BLOCK_D"]
     m_tiles = triton.cdiv(rows * group, block_m)
     attn_decode_kernel[(min(programs, batch.num_seqs * splits.max_splits * kv_heads * m_tiles),)](
         q,
@@ -274,17 +275,9 @@ def attn_decode(
         batch.block_tables.stride(0),
         scores.scale * LOG2E,
         (scores.softcap or 0.0) * LOG2E,
-        HEADS=heads,
-        KV_HEADS=kv_heads,
-        HEAD_DIM=width,
-        BLOCK_D=block_d,
         BLOCK_M=block_m,
         ROWS=rows,
-        PAGE=kv.page,
-        WINDOW=scores.window or 0,
-        SOFTCAP=scores.softcap is not None,
-        SINKS=scores.sinks is not None,
-        SCALED=kv.k_scale is not None,
+        **fixed,
         **chosen,
     )
     attn_merge_kernel[(batch.num_tokens, heads)](
