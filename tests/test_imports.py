@@ -71,6 +71,7 @@ TORCH_IN_ENGINE = {
     "cuda_staging",
     "cuda_tokens",
     "device",
+    "profile",
     "runner",
     "sampler",
     "worker",

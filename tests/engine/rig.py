@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,10 +23,11 @@ SHAPE = EngineShape(
 )
 
 
-def runner(decoder: Decoder, **options: Any) -> Runner:
+def runner(decoder: Decoder, *, blocks: int = SHAPE.num_blocks, **options: Any) -> Runner:
     backend = TorchAttention()
     layouts = [backend.kv_layout(group, "fp32", SHAPE.block_size) for group in kv_groups(decoder.spec)]
-    return Runner(decoder, backend, layouts, SHAPE, device="cpu", dtype=torch.float32, **options)
+    shape = replace(SHAPE, num_blocks=blocks)
+    return Runner(decoder, backend, layouts, shape, device="cpu", dtype=torch.float32, **options)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 import torch
 
+from inferd.engine.profile import Free, measure_steps
 from inferd.engine.runner import Runner
 from inferd.engine.sizing import (
     DEFAULT_CHUNK,
@@ -21,6 +22,7 @@ from inferd.engine.sizing import (
     activation_bytes,
     choose_depth,
     derive_shape,
+    fit_pool,
     weight_bytes,
 )
 from inferd.load.checkpoint import Checkpoint, open_checkpoint
@@ -106,7 +108,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
         resolution.attention.kv_layout(group, kv_format, config.engine.block_size) for group in kv_groups(spec)
     )
     placement = resolution.parallel.place(spec, [device])
-    shape = _shape(settings, stored, resolution, spec, layouts, device, dtype)
+    shape = _shape(settings, stored, resolution, spec, layouts, device, dtype, packed=kernels.triton)
     depth, why = choose_depth(
         config.engine.overlap,
         drafting=resolution.draft.active,
@@ -130,37 +132,72 @@ def assemble(settings: WorkerSettings) -> Assembly:
 
 
 def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None) -> Runner:
-    """Load the weights of one rank and put its runner together."""
+    """Load the weights of one rank and put its runner together.
+
+    On a GPU the pool is sized by what is left once the weights are there and the largest steps have run: see the
+    runner's `shape`. Raises LoadError with the numbers where that is too little.
+    """
     resolution, placement = assembly.resolution, assembly.placement.ranks[rank]
-    decoder = build_decoder(
-        resolution.model,
-        assembly.checkpoint,
-        resolution.architecture.tensors(resolution.model, assembly.checkpoint.source),
-        resolution.quantizer,
-        device=placement.device,
-        dtype=TORCH_DTYPES[assembly.dtype],
-        context=assembly.shape.max_context,
-        placement=placement,
-        expand_gqa=assembly.engine.expand_gqa,
-        progress=progress,
-        kernels=assembly.kernels,
-        cache=_repack_cache(assembly.settings),
-    )
+    try:
+        decoder = build_decoder(
+            resolution.model,
+            assembly.checkpoint,
+            resolution.architecture.tensors(resolution.model, assembly.checkpoint.source),
+            resolution.quantizer,
+            device=placement.device,
+            dtype=TORCH_DTYPES[assembly.dtype],
+            context=assembly.shape.max_context,
+            placement=placement,
+            expand_gqa=assembly.engine.expand_gqa,
+            progress=progress,
+            kernels=assembly.kernels,
+            cache=_repack_cache(assembly.settings),
+        )
+    except torch.OutOfMemoryError as error:
+        message = " ".join(str(error).split())
+        raise LoadError(f"the weights do not fit: use a smaller or further quantized model ({message})") from error
     capture = not why_eager(assembly, decoder)
     if capture and assembly.device.startswith("cpu"):
         _share_cores(assembly.shape.threads, assembly.settings.runtime)
-    return Runner(
-        decoder,
-        resolution.attention,
-        assembly.layouts,
-        assembly.shape,
-        device=placement.device,
-        dtype=TORCH_DTYPES[assembly.dtype],
-        strategy=resolution.parallel,
-        placement=placement,
-        capture=capture,
-        triton=assembly.kernels.triton,
-    )
+
+    def make(shape: EngineShape) -> Runner:
+        return Runner(
+            decoder,
+            resolution.attention,
+            assembly.layouts,
+            shape,
+            device=placement.device,
+            dtype=TORCH_DTYPES[assembly.dtype],
+            strategy=resolution.parallel,
+            placement=placement,
+            capture=capture,
+            triton=assembly.kernels.triton,
+        )
+
+    if not assembly.device.startswith("cuda") or assembly.placement.world > 1:
+        return make(assembly.shape)
+    if progress is not None:
+        progress("measuring the largest steps", 0, 0)
+    torch.cuda.empty_cache()
+    return make(measured_shape(assembly, decoder.weight_bytes, make, lambda: _free(assembly.device)))
+
+
+def measured_shape(
+    assembly: Assembly, weights: int, make: Callable[[EngineShape], Runner], memory: Callable[[], Free]
+) -> EngineShape:
+    """Return the shape with the pool that fits beside loaded weights and the largest steps. Raises LoadError."""
+    shape = assembly.shape
+    found = measure_steps(lambda blocks: make(replace(shape, num_blocks=blocks)), shape, len(assembly.layouts), memory)
+    room = found.free - int(memory().total * DEVICE_RESERVE)
+    budget = MemoryBudget(max(1, room + weights), weights, found.step, process=0, measured=True)
+    return fit_pool(shape, assembly.engine, assembly.layouts, budget, on_host=False)
+
+
+def _free(device: str) -> Free:
+    """Ask the driver, once the device is done; what torch keeps for later counts as taken."""
+    torch.cuda.synchronize(device)
+    free, total = torch.cuda.mem_get_info(torch.device(device))
+    return Free(total, free)
 
 
 def _kernels(engine: Engine, device: str) -> LinearKernels:
@@ -289,14 +326,17 @@ def _shape(
     layouts: tuple[KVLayout, ...],
     device: str,
     dtype: str,
+    *,
+    packed: bool,
 ) -> EngineShape:
+    """Size the engine from estimates. `packed`: the kernels of a GPU multiply packed weights as they are."""
     engine = settings.config.engine
     inner = max(layer.mlp.inner for layer in spec.layers)
     on_host = not device.startswith("cuda")
     native = on_host and engine.linear in ("auto", "native") and not why_missing()
     budget = MemoryBudget(
         grant=engine.memory or _grant(settings, device),
-        weights=weight_bytes(stored, dtype, native=native),
+        weights=weight_bytes(stored, dtype, native=native or packed),
         activations=activation_bytes(
             engine.token_budget or DEFAULT_CHUNK,
             spec.hidden_size,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from inferd.engine.executor import Executor
     from inferd.engine.settings import WorkerSettings
+    from inferd.engine.shape import EngineShape
     from inferd.load.vocab import Vocabulary
     from inferd.plugin.resolution import Resolution
 
@@ -70,11 +71,13 @@ def build_engine(settings: WorkerSettings, progress: Progress | None = None) -> 
     vocabulary = open_vocabulary(Path(settings.path))
     _check_vocabulary(vocabulary, assembly.spec)
     loaded = _executor(assembly, report)
+    assembly = replace(assembly, shape=loaded.shape)
     return _engine(assembly, vocabulary, loaded), _card(assembly, vocabulary, loaded)
 
 
 class _Loaded(NamedTuple):
     executor: Executor
+    shape: EngineShape
     weight_bytes: int
     weights_note: str
     rounds_activations: bool
@@ -87,11 +90,12 @@ def _executor(assembly: Assembly, report: Progress) -> _Loaded:
 
         ranks = RankExecutor(assembly, report)
         because = "the model runs on several ranks"
-        return _Loaded(ranks, ranks.weight_bytes, ranks.weights_note, ranks.rounds_activations, because)
+        return _Loaded(ranks, assembly.shape, ranks.weight_bytes, ranks.weights_note, ranks.rounds_activations, because)
     runner = build_runner(assembly, 0, report)
     decoder = runner.decoder
     return _Loaded(
         LocalExecutor(runner, depth=assembly.shape.depth),
+        runner.shape,
         decoder.weight_bytes,
         decoder.weights_note,
         decoder.rounds_activations,

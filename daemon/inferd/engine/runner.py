@@ -60,6 +60,7 @@ class Runner:
         `triton` runs it as on a GPU in Triton's interpreter.
         """
         self.decoder = decoder
+        self.shape = shape
         self.kv = allocate(layouts, shape.num_blocks, device, decoder.placement.layers)
         self._backend = backend
         self._device = device

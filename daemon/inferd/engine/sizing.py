@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from inferd.engine.shape import EngineShape
@@ -37,13 +37,17 @@ class MemoryBudget:
     activations: int
     libraries: int = 0
     """What libraries keep that compute beside our kernels."""
+    process: int = PROCESS_BYTES
+    """Of the worker's process itself."""
+    measured: bool = False
+    """What is taken was measured on the device, not estimated."""
 
     @property
     def for_kv(self) -> int | None:
         """Bytes left for KV blocks; None = unlimited."""
         if not self.grant:
             return None
-        return max(0, self.grant - self.weights - self.activations - self.libraries - PROCESS_BYTES)
+        return max(0, self.grant - self.weights - self.activations - self.libraries - self.process)
 
 
 def weight_bytes(tensors: Iterable[tuple[TensorMeta, str]], dtype: str, *, native: bool) -> int:
@@ -126,27 +130,42 @@ def derive_shape(
         )
     threads = pick("threads", config.threads, *cores) if on_host else 0
     origin["block_size"] = "config"
-    block_bytes = sum(layout.bytes_per_block for layout in layouts)
-    per_sequence = -(-context // config.block_size)
-    blocks, origin["num_blocks"] = _num_blocks(config, per_sequence, sequences, block_bytes, budget, on_host)
-    if blocks < per_sequence:
-        if config.max_context or config.kv_blocks or config.kv_bytes:
-            _refuse(context, blocks * config.block_size, per_sequence * block_bytes, blocks * block_bytes, budget)
-        context = blocks * config.block_size
-        origin["max_context"] = f"memory: the model's {spec.trained_context} do not fit"
-        if context < min(256, spec.trained_context):
-            _refuse(spec.trained_context, context, per_sequence * block_bytes, blocks * block_bytes, budget)
-    return EngineShape(
+    shape = EngineShape(
         max_context=context,
         max_sequences=sequences,
         token_budget=token_budget,
         chunk=min(chunk, token_budget),
         block_size=config.block_size,
-        num_blocks=blocks,
+        num_blocks=0,
         max_draft=max_draft,
         threads=threads,
         origin=origin,
     )
+    return fit_pool(shape, config, layouts, budget, on_host=on_host)
+
+
+def fit_pool(
+    shape: EngineShape, config: Engine, layouts: Sequence[KVLayout], budget: MemoryBudget, *, on_host: bool
+) -> EngineShape:
+    """Give a shape the pool that memory allows, and a shorter context where not even one sequence of it has room.
+
+    Raises LoadError with the numbers, and what would fit, where the sizes were asked for or too little is left.
+    """
+    context, origin = shape.max_context, dict(shape.origin)
+    block_bytes = sum(layout.bytes_per_block for layout in layouts)
+    blocks, origin["num_blocks"] = _num_blocks(
+        config, shape.max_blocks, shape.max_sequences, block_bytes, budget, on_host
+    )
+    room = budget.for_kv
+    if budget.measured and room is not None and blocks * block_bytes > room:
+        _refuse_pool(blocks, block_bytes, room, budget)
+    if blocks < shape.max_blocks:
+        fits, need, have = blocks * config.block_size, shape.max_blocks * block_bytes, blocks * block_bytes
+        if config.max_context or config.kv_blocks or config.kv_bytes or fits < min(256, context):
+            _refuse(context, fits, need, have, budget)
+        origin["max_context"] = f"memory: the model's {context} do not fit"
+        context = fits
+    return replace(shape, max_context=context, num_blocks=blocks, origin=origin)
 
 
 def _num_blocks(
@@ -160,9 +179,18 @@ def _num_blocks(
     room = budget.for_kv
     cap = max(HOST_POOL_BYTES, per_sequence * block_bytes) if on_host or room is None else room
     allowed = cap if room is None else min(cap, room)
+    taken = "measured free memory" if budget.measured else "memory grant"
     if allowed >= useful * block_bytes:
         return useful, "max_sequences x max_context"
-    return allowed // block_bytes, "memory grant" if room is not None and room < cap else "host default"
+    return allowed // block_bytes, "host default" if on_host and (room is None or room >= cap) else taken
+
+
+def _refuse_pool(blocks: int, block_bytes: int, room: int, budget: MemoryBudget) -> None:
+    raise LoadError(
+        f"the KV pool that is configured ({blocks} blocks) takes {blocks * block_bytes >> 20} MiB, {room >> 20} MiB "
+        f"are left of {budget.grant >> 20} MiB (weights {budget.weights >> 20}, steps {budget.activations >> 20}): set "
+        f"engine.kv_blocks to {room // block_bytes} or less, or to 0 to take what fits"
+    )
 
 
 def _refuse(context: int, fits: int, need: int, have: int, budget: MemoryBudget) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from inferd.engine.batch import Row
+from inferd.engine.batch import Row, StepOutput
 from inferd.engine.cuda_buckets import Bucket
 from inferd.engine.cuda_graphs import Graph, GraphForward, Outputs
 from inferd.engine.cuda_staging import PinnedInputs
 from inferd.engine.cuda_tokens import DeviceTokens
+from inferd.engine.offline import run
 from inferd.engine.runner import Runner
 from inferd.engine.workspace import BucketWorkspace
 from inferd.model import kv_groups
@@ -23,6 +24,7 @@ from inferd_client.protocol import SamplingParams
 from inferd_kernels.triton.sampler import sample
 from inferd_plugins.attention.triton import TritonAttention
 from tests.engine.rig import SHAPE, Rig
+from tests.equivalence.rig import build, submit
 from tests.model.harness import load
 from tests.tiny import tiny_llama
 
@@ -105,23 +107,28 @@ def story(made: Rig) -> list[list[int]]:
     return [s.tokens for s in (a, b, c)]
 
 
-def test_replayed_steps_give_the_tokens_of_eager_ones(decoder: Decoder) -> None:
+@pytest.fixture(scope="module")
+def plain(decoder: Decoder) -> list[list[int]]:
+    """The story without graphs."""
+    return story(rig(decoder, None))
+
+
+def test_replayed_steps_give_the_tokens_of_eager_ones(decoder: Decoder, plain: list[list[int]]) -> None:
     """Padding rows write nothing and are read by nobody: the pool holds NaN wherever no token was stored."""
     maker = FakeGraphs()
     made = rig(decoder, maker)
-    got = story(made)
-    assert got == story(rig(decoder, None))
+    assert story(made) == plain
     forward = made.runner._captured
     assert isinstance(forward, GraphForward)
     assert set(forward.captured) == {Bucket(1, 1), Bucket(2, 1), Bucket(4, 1), Bucket(4, 7)}
     assert (maker.captures, maker.replays) == (4, 6)
 
 
-def test_without_room_for_graphs_steps_run_eagerly(decoder: Decoder) -> None:
+def test_without_room_for_graphs_steps_run_eagerly(decoder: Decoder, plain: list[list[int]]) -> None:
     """A capture that fails ends captures; one that fills the room is kept, and is the last."""
     for maker, options, kept in ((FakeGraphs(full_at=1), {}, 1), (FakeGraphs(grows_by=10), {"memory_limit": 15}, 2)):
         made = rig(decoder, maker, **options)
-        assert story(made) == story(rig(decoder, None))
+        assert story(made) == plain
         forward = made.runner._captured
         assert isinstance(forward, GraphForward)
         assert len(forward.captured) == kept
@@ -145,3 +152,81 @@ def test_a_step_too_large_for_the_buffers_is_refused(decoder: Decoder) -> None:
                                          num_blocks=4), 1, "cpu")  # fmt: skip
     with pytest.raises(ValueError, match="11, 1, 1"):
         small.load(batch, made.runner._sampler.params.choice)
+
+
+class LateGraphs(FakeGraphs):
+    """Counts how often a graph was replayed while the outcome of the one before had not been asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unasked = self.most_unasked = 0
+
+    def capture(self, run: Callable[[], Outputs]) -> Graph:
+        outputs, replay = super().capture(run)
+
+        def counted() -> None:
+            self.unasked += 1
+            self.most_unasked = max(self.most_unasked, self.unasked)
+            replay()
+
+        return Graph(outputs, counted)
+
+
+def engine_results(folder: Path, maker: LateGraphs | None) -> dict[str, list[int]]:
+    """Run greedy, sampled and stopping requests through a whole engine: on graphs, or plainly without a maker."""
+    made = build(folder, plugins={"attention": "triton" if maker else "torch"}, batch=3, overlap="on" if maker else "off")
+    engine, runner = made.engine, made.runner
+    engine.executor = made.tap.inner
+    if maker is not None:
+        runner._queued, runner._last, shape = True, None, made.scheduler.shape
+        runner._captured = GraphForward(
+            runner.decoder,
+            runner._backend,
+            runner.kv,
+            (inputs := PinnedInputs(shape, 1, "cpu")),
+            DeviceTokens(shape.max_sequences, inputs.max_rows, shape.depth, "cpu"),
+            BucketWorkspace("cpu"),
+            runner._sampler.params.choice,
+            shape,
+            maker=maker,
+            choose_tokens=lambda logits, params: sample(logits, params, block=512),
+        )
+        collect = engine.executor.collect
+
+        def asked() -> StepOutput:
+            maker.unasked = 0
+            return collect()
+
+        engine.executor.collect = asked
+    requests = [
+        submit("greedy", PROMPT, 10),
+        submit("warm", PROMPT[2:], 7, temperature=1.0, top_k=40, seed=7),
+        submit("stops", PROMPT[:5], 12, temperature=2.0, seed=9, eos_ids=tuple(range(4, 60))),
+        submit("told", PROMPT[1:], 2, logprobs=1),
+    ]
+    results = run(engine, requests)
+    assert not engine.has_work
+    return {key: result.ids for (key, _), result in results.items()}
+
+
+def test_steps_started_before_the_last_was_awaited_give_the_same_tokens(tmp_path: Path) -> None:
+    """Tokens pass from step to step on the device, between graphs of different buckets and eager steps."""
+    folder, maker = tiny_llama(tmp_path / "model", layers=1), LateGraphs()
+    assert engine_results(folder, maker) == engine_results(folder, None)
+    assert maker.replays >= 4
+    assert maker.most_unasked == 2
+
+
+def test_steps_in_flight_have_host_buffers_of_their_own(decoder: Decoder) -> None:
+    """The device may copy the inputs of a step after those of the next were written."""
+    made = rig(decoder, FakeGraphs())
+    a = made.add(0, PROMPT, SamplingParams(temperature=0))
+    inputs = PinnedInputs(replace(SHAPE, depth=2), 1, "cpu")
+    choice = made.runner._sampler.params.choice
+    seen = []
+    for start, count in ((0, 5), (5, 4), (9, 2)):
+        inputs.load(made.batch([Row(a, start, count)]), choice)
+        seen.append(inputs._hosts[inputs._turn])
+        first = inputs._host_fields[inputs._turn]["token_ids"][:count]
+        assert first.tolist() == PROMPT[start : start + count]
+    assert seen[0].data_ptr() == seen[2].data_ptr() != seen[1].data_ptr()
