@@ -197,14 +197,14 @@ def gemm_cases(bench: Bench, rng: random.Random) -> Iterator[Case]:
                     got = multiply(rows, pack_w8(weight, bench.device))
                     return relative(got, gemm_w8_reference(rows, weight, Epilogue()))
 
-                yield f"gemm {form} on quantized rows m{m} n{columns}", quantized, 1e-2
+                yield f"gemm {form} on quantized rows m{m} n{columns}", quantized, 2e-2
 
 
 def moe_cases(bench: Bench) -> Iterator[Case]:
     """Both products of a layer of experts: a row a token, then a row a (token, expert)."""
     experts, top_k, n, k = bench.size(32, 5), 4, bench.size(768, 40), bench.size(1024, 72)
     for kind in (None, *EIGHT):
-        for tokens in (1, 33, 700) if not bench.dry else (9,):
+        for tokens in (1, 33, 200) if not bench.dry else (9,):
 
             def grouped(kind: torch.dtype | None = kind, tokens: int = tokens) -> float:
                 x, values = bench.random(tokens, k), bench.random(experts, n, k, dtype=torch.float32)
