@@ -54,7 +54,7 @@ def test_without_a_daemon_the_remedy_is_one_line(tool: Tool, arguments: tuple[st
         (("--set", "nonsense", "ps"), Exit.CONFIG, "KEY=VALUE"),
         (("--config", "/no/such.toml", "ps"), Exit.CONFIG, "/no/such.toml: No such file"),
         (("--runtime", "/tmp/" + "x" * 120, "ps"), Exit.CONFIG, "at most|exceeds 107"),
-        (("rm", "nope"), Exit.FAILURE, "no model named 'nope'"),
+        (("rm", "nope"), Exit.NO_MODEL, "no model named 'nope'"),
         (("pull", "ftp://x"), Exit.FAILURE, "neither a known model"),
         (("plugins", "check", "pagd"), Exit.FAILURE, "paged"),
         (("plugins", "enable", "kv.paged"), Exit.FAILURE, "is not disabled"),

@@ -57,7 +57,8 @@ def test_a_day_with_a_daemon(tool: Tool, tmp_path: Path) -> None:
         assert shape["max_context"] == {"value": 64, "origin": "config"}
         assert shape["block_size"]["value"] == 8
         assert all(entry["origin"] for entry in shape.values())
-        assert "computed as" in tool("show", str(model)).out
+        assert "known once it is loaded" not in tool("show", str(model)).out
+        assert tool("show", str(model), "--json").json["weights"]
 
         second = tool("serve", str(model))
         assert second.code == Exit.BUSY

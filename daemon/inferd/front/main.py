@@ -33,8 +33,8 @@ def serve(config: Config, *, model: str | None, paths: RuntimePaths, on_load: Lo
     """Serve `model` (a name or path; default: the configured one) until stopped; the exit code.
 
     0 after a drain; 1 when the model cannot be loaded (with `preload = false` only a request finds out); 66 when it
-    is absent; 75 when a daemon already runs there; 78 for a setting or folder that cannot be used. `on_load` is told how
-    loads go.
+    is absent; 75 when a daemon already runs there; 78 for a setting or folder that cannot be used. `on_load` is told
+    how loads go.
     """
     from inferd.load.store import Store
 

@@ -120,7 +120,12 @@ def check_prompt(message: Generate, prompt: list[int], card: ModelCard) -> int:
         wanted = f" and max_tokens {sampling.max_tokens}" if sampling.max_tokens else ""
         raise Refusal(
             Code.CONTEXT_EXCEEDED,
-            f"a prompt of {len(prompt)} tokens{wanted} exceeds the context of {card.context}{_pool_note(card)}",
+            f"a prompt of {len(prompt)} tokens{wanted} exceeds the context of {card.context}{_pool_note(card)}; "
+            + (
+                f"max_tokens can be {room} at most"
+                if room >= 1
+                else f"shorten it by {1 - room} or raise engine.max_context"
+            ),
             field="sampling.max_tokens" if room >= 1 else field,
             limit=capacity,
         )

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from inferd_client.protocol import ModelStatus
 
 
+AS_STORED = "stored: kernels read the packed values"
+
+
 @click.command()
 @click.argument("model", required=False, shell_complete=complete.models_or_files)
 @click.option("--template", is_flag=True, help="Print the chat template only.")
@@ -39,7 +42,7 @@ def show(state: State, model: str | None, template: bool, shape: bool, as_json: 
         _template(name, found["tokenizer"], as_json)
         return
     running = _running(state, name, str(path))
-    found["weights"] = running.weights_note if running else None
+    found["weights"] = running.weights_note or AS_STORED if running is not None and running.shape else None
     if as_json:
         json_line({"name": name, **found})
     else:
