@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from inferd_kernels.cpu.library import load
+from inferd_kernels.cpu.pages import Slabs
 from inferd_kernels.cpu.program import RowCount, empty, launch
 from inferd_kernels.cpu.rows import FINE, Int8Rows, float_rows, quantize, source_of
 from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs
@@ -49,6 +49,9 @@ class CpuKernel(LinearKernel):
 
     capture_safe = True
     rows_of_weight = True
+
+    def __init__(self) -> None:
+        self._memory = Slabs()
 
     def prepare_rows(self, weight: Packed, *, device: str) -> PackedMatrix:
         return self.prepare(weight, device=device, dtype=torch.float32)
@@ -119,6 +122,7 @@ class CpuPackedLinear(CpuKernel):
     rounds_rows = True
 
     def __init__(self, input_format: InputFormat = "mixed rows") -> None:
+        super().__init__()
         self.input_format = input_format
 
     def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
@@ -142,7 +146,7 @@ class CpuPackedLinear(CpuKernel):
         number, halves = NUMBERS[scales.dtype], 2 if weight.group == 16 else 1
         groups, blocks = -(-k // GROUP), -(-n // 16)
         per_group = bits * 64 + 16 * halves * scales.element_size() * (1 if mins is None else 2)
-        data = allocate(blocks * groups * per_group)
+        data = self._memory.take(blocks * groups * per_group)
         codes = weight.planes["codes"].contiguous()
         mins = None if mins is None else mins.contiguous()
         args = PackArgs(
@@ -174,7 +178,7 @@ class CpuDenseLinear(CpuKernel):
     def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> PackedMatrix:
         (n, k), values = weight.shape, weight.planes["weight"].contiguous()
         size = values.element_size()
-        data = allocate(-(-n // 16) * 16 * k * size)
+        data = self._memory.take(-(-n // 16) * 16 * k * size)
         args = PackArgs(codes=values.data_ptr(), out=data.data_ptr(), n=n, columns=k, group=GROUP, bits=8 * size)
         launch("pack", args)
         described = GemmArgs(weights=data.data_ptr(), n=n, columns=k, groups=-(-k // GROUP), bits=8 * size, halves=1)
@@ -187,13 +191,6 @@ class CpuDenseLinear(CpuKernel):
         args.plain, args.plain_stride = x.data_ptr(), x.stride(0)
         args.bias = _address(bias)
         return GemmCall(args, x)
-
-
-def allocate(num_bytes: int) -> torch.Tensor:
-    """Return memory for a weight, on large pages where the system has them."""
-    data = torch.empty(num_bytes, dtype=torch.uint8)
-    load().advise(data.data_ptr(), num_bytes)
-    return data
 
 
 def _grouped(weight: Packed) -> Packed:

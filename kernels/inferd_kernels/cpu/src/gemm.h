@@ -9,20 +9,23 @@
  * sum over g of scale_w scale_x (exact int32 dot product, zero point removed) + min_w sum_x.
  */
 
-/* Largest tile: rows, and columns (in sixteens) of up to two rows and of more. */
+/* Tiles. Up to FEW_ROWS rows of codes take one block of columns at a time: weights then come as one stream, which is what
+ * the hardware reads ahead. More rows, and dense weights, take WIDE blocks, TILE_ROWS rows at a time. */
 #if defined(__AVX512VNNI__)
+#define FEW_ROWS 8
 #define TILE_ROWS 6
-#define FEW_WIDE 4
-#define MANY_WIDE 2
+#define WIDE 2
 #elif defined(__AVX2__)
+#define FEW_ROWS 3
 #define TILE_ROWS 3
-#define FEW_WIDE 2
-#define MANY_WIDE 1
+#define WIDE 1
 #else
+#define FEW_ROWS 1
 #define TILE_ROWS 1
-#define FEW_WIDE 1
-#define MANY_WIDE 1
+#define WIDE 1
 #endif
+
+#define ROWS_AT_ONCE 192 /* quantized rows that stay in the second-level cache */
 
 INLINE int64_t number_bytes(int32_t number) { return number == NUMBER_F32 ? 4 : 2; }
 INLINE int64_t group_bytes(const struct gemm_args *a) {
@@ -38,7 +41,7 @@ INLINE void finish(const struct gemm_args *a, int64_t row, int32_t block, vf sum
 }
 
 /* Products of one group (or half of it) of R rows and C blocks, exact. Codes of a row are `row_bytes` from the next's. */
-INLINE void dot_group(const uint8_t *const *w, const int8_t *codes, int64_t row_bytes, int h, vi (*dot)[FEW_WIDE], const int R,
+INLINE void dot_group(const uint8_t *const *w, const int8_t *codes, int64_t row_bytes, int h, vi (*dot)[WIDE], const int R,
                       const int C, const int BITS, const int HALVES) {
     const int vectors = (BITS == 4 ? 4 : 8) / HALVES;
     for (int r = 0; r < R; r++)
@@ -46,7 +49,7 @@ INLINE void dot_group(const uint8_t *const *w, const int8_t *codes, int64_t row_
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
         const int j = h * vectors + v;
-        vb low[FEW_WIDE], high[FEW_WIDE];
+        vb low[WIDE], high[WIDE];
         for (int c = 0; c < C; c++) {
             vb bytes = vb_load(w[c] + j * 64);
             low[c] = BITS == 4 ? vb_low(bytes) : bytes;
@@ -76,12 +79,12 @@ INLINE void group_numbers(const uint8_t *const *w, int64_t at, int number, vf *o
 
 /* Add the products of one group of R rows and C blocks: of their codes or, where `fine` is given, of those alone. */
 INLINE void tile_group(const struct gemm_args *a, const uint8_t *const *w, const struct row_group *x, int64_t row_bytes,
-                       const int8_t *fine, vf (*sum)[FEW_WIDE], const int R, const int C, const int BITS, const int HALVES) {
+                       const int8_t *fine, vf (*sum)[WIDE], const int R, const int C, const int BITS, const int HALVES) {
     const int64_t size = 16 * number_bytes(a->number);
 #define ROW(r) ((const struct row_group *)((const char *)x + (r) * row_bytes))
 #pragma GCC unroll 2
     for (int h = 0; h < HALVES; h++) {
-        vi dot[TILE_ROWS][FEW_WIDE];
+        vi dot[FEW_ROWS][WIDE];
         dot_group(w, fine ? fine : x->codes, row_bytes, h, dot, R, C, BITS, HALVES);
         if (a->zero)
             for (int r = 0; r < R; r++) {
@@ -89,14 +92,14 @@ INLINE void tile_group(const struct gemm_args *a, const uint8_t *const *w, const
                 vi shift = vi_set(-a->zero * (HALVES == 2 ? half[h] : half[0] + half[1]));
                 for (int c = 0; c < C; c++) dot[r][c] = vi_add(dot[r][c], shift);
             }
-        vf scale[FEW_WIDE];
+        vf scale[WIDE];
         group_numbers(w, BITS * 64 + h * size, a->number, scale, C);
         for (int r = 0; r < R; r++) {
             vf scale_x = vf_set(fine ? ROW(r)->scale * (1.0f / 256) : ROW(r)->scale);
             for (int c = 0; c < C; c++) sum[r][c] = vf_fma(vi_float(dot[r][c]), vf_mul(scale[c], scale_x), sum[r][c]);
         }
         if (!a->has_min || (fine && HALVES == 1)) continue;
-        vf min[FEW_WIDE];
+        vf min[WIDE];
         group_numbers(w, BITS * 64 + (HALVES + h) * size, a->number, min, C);
         for (int r = 0; r < R; r++) {
             const float part = fine ? (float)ROW(r)->fine_half[h] * (1.0f / 256) : (float)ROW(r)->half[h];
@@ -108,13 +111,13 @@ INLINE void tile_group(const struct gemm_args *a, const uint8_t *const *w, const
 }
 
 /* Add the fine codes of one row, in the groups that have any. */
-INLINE void add_fine(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, vf (*sum)[FEW_WIDE],
+INLINE void add_fine(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, vf (*sum)[WIDE],
                      const int C, const int BITS, const int HALVES) {
     const int64_t groups = a->groups, stride = group_bytes(a), words = mark_words(groups);
     for (int64_t word = 0; word < words; word++)
         for (uint64_t marks = x.marks[row * words + word]; marks; marks &= marks - 1) {
             const int64_t g = word * 64 + __builtin_ctzll(marks);
-            const uint8_t *w[FEW_WIDE];
+            const uint8_t *w[WIDE];
             for (int c = 0; c < C; c++) w[c] = a->weights + ((int64_t)(block + c) * groups + g) * stride;
             tile_group(a, w, x.groups + row * groups + g, 0, x.fine + (row * groups + g) * GROUP, sum, 1, C, BITS, HALVES);
         }
@@ -126,22 +129,32 @@ INLINE void prefetch_output(const struct gemm_args *a, int64_t row, int32_t bloc
         for (int c = 0; c < C; c++) __builtin_prefetch(a->y + (row + r) * a->y_stride + (block + c) * 16, 1);
 }
 
+/* Bytes from a tile's weights to those it asks for. One or two rows leave that to the hardware, which is better at it; more
+ * keep it from running far enough ahead. Of the tiles that share wide blocks, the first asks for the next blocks. */
+INLINE int64_t bytes_ahead(const struct gemm_args *a, int64_t row, const int R, const int C) {
+    if (R <= 2 || row % ROWS_AT_ONCE) return 0;
+    return C == 1 ? 2560 : C * a->groups * group_bytes(a);
+}
+
 /* All groups in order; then, row by row, the fine codes. */
 INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, const int R, const int C,
                        const int BITS, const int HALVES) {
     const int64_t groups = a->groups, stride = group_bytes(a), row_bytes = groups * (int64_t)sizeof(struct row_group);
     const struct row_group *first = x.groups + row * groups;
-    const uint8_t *w[FEW_WIDE];
+    const uint8_t *w[WIDE];
     for (int c = 0; c < C; c++) w[c] = a->weights + (int64_t)(block + c) * groups * stride;
     prefetch_output(a, row, block, R, C);
-    vf sum[TILE_ROWS][FEW_WIDE];
+    vf sum[FEW_ROWS][WIDE];
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++) sum[r][c] = vf_zero();
+    const int64_t ahead = bytes_ahead(a, row, R, C);
     for (int64_t g = 0; g < groups; g++) {
+        for (int64_t line = 0; ahead && line < stride; line += 64)
+            for (int c = 0; c < C; c++) __builtin_prefetch(w[c] + ahead + line);
         tile_group(a, w, first + g, row_bytes, NULL, sum, R, C, BITS, HALVES);
         for (int c = 0; c < C; c++) w[c] += stride;
     }
-    vf kept[TILE_ROWS][FEW_WIDE]; /* indexed by row at run time: the sums above stay in registers */
+    vf kept[FEW_ROWS][WIDE]; /* indexed by row at run time: the sums above stay in registers */
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++) kept[r][c] = sum[r][c];
 #pragma GCC unroll 1
@@ -154,11 +167,11 @@ INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t ro
 INLINE void tile_dense(const struct gemm_args *a, int64_t row, int32_t block, const int R, const int C, const int NUMBER) {
     const int64_t depth = a->columns, stride = depth * 16;
     const int64_t base = block * stride;
-    vf sum[TILE_ROWS][FEW_WIDE];
+    vf sum[FEW_ROWS][WIDE];
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++) sum[r][c] = vf_zero();
     for (int64_t k = 0; k < depth; k++) {
-        vf w[FEW_WIDE];
+        vf w[WIDE];
         for (int c = 0; c < C; c++) w[c] = vf_number(a->weights, base + c * stride + k * 16, NUMBER);
         for (int r = 0; r < R; r++) {
             vf x = vf_set(a->plain[(row + r) * a->plain_stride + k]);
@@ -186,25 +199,25 @@ typedef void tile_function(const struct gemm_args *a, struct int8_rows x, int64_
         else tile_dense(a, row, b, R, C, kind - 4);                                                             \
     }
 #define NAME(kind, R, C) tile_##kind##_##R##_##C
-#if TILE_ROWS == 6
+#if FEW_ROWS == 8
 #define TILES(kind)                                                                                       \
-    TILE(kind, 1, 1) TILE(kind, 1, 2) TILE(kind, 1, 3) TILE(kind, 1, 4) TILE(kind, 2, 1) TILE(kind, 2, 2) \
-    TILE(kind, 2, 3) TILE(kind, 2, 4) TILE(kind, 3, 1) TILE(kind, 3, 2) TILE(kind, 4, 1) TILE(kind, 4, 2) \
-    TILE(kind, 5, 1) TILE(kind, 5, 2) TILE(kind, 6, 1) TILE(kind, 6, 2)
-#define TABLE(kind)                                                                     \
-    {{NAME(kind, 1, 1), NAME(kind, 1, 2), NAME(kind, 1, 3), NAME(kind, 1, 4)},          \
-     {NAME(kind, 2, 1), NAME(kind, 2, 2), NAME(kind, 2, 3), NAME(kind, 2, 4)},          \
-     {NAME(kind, 3, 1), NAME(kind, 3, 2)}, {NAME(kind, 4, 1), NAME(kind, 4, 2)},        \
-     {NAME(kind, 5, 1), NAME(kind, 5, 2)}, {NAME(kind, 6, 1), NAME(kind, 6, 2)}}
-#elif TILE_ROWS == 3
-#define TILES(kind) TILE(kind, 1, 1) TILE(kind, 1, 2) TILE(kind, 2, 1) TILE(kind, 2, 2) TILE(kind, 3, 1)
-#define TABLE(kind) {{NAME(kind, 1, 1), NAME(kind, 1, 2)}, {NAME(kind, 2, 1), NAME(kind, 2, 2)}, {NAME(kind, 3, 1)}}
+    TILE(kind, 1, 1) TILE(kind, 2, 1) TILE(kind, 3, 1) TILE(kind, 4, 1) TILE(kind, 5, 1) TILE(kind, 6, 1) \
+    TILE(kind, 7, 1) TILE(kind, 8, 1) TILE(kind, 1, 2) TILE(kind, 2, 2) TILE(kind, 3, 2) TILE(kind, 4, 2) \
+    TILE(kind, 5, 2) TILE(kind, 6, 2)
+#define TABLE(kind)                                                                    \
+    {{NAME(kind, 1, 1), NAME(kind, 1, 2)}, {NAME(kind, 2, 1), NAME(kind, 2, 2)},       \
+     {NAME(kind, 3, 1), NAME(kind, 3, 2)}, {NAME(kind, 4, 1), NAME(kind, 4, 2)},       \
+     {NAME(kind, 5, 1), NAME(kind, 5, 2)}, {NAME(kind, 6, 1), NAME(kind, 6, 2)},       \
+     {NAME(kind, 7, 1)}, {NAME(kind, 8, 1)}}
+#elif FEW_ROWS == 3
+#define TILES(kind) TILE(kind, 1, 1) TILE(kind, 2, 1) TILE(kind, 3, 1)
+#define TABLE(kind) {{NAME(kind, 1, 1)}, {NAME(kind, 2, 1)}, {NAME(kind, 3, 1)}}
 #else
 #define TILES(kind) TILE(kind, 1, 1)
 #define TABLE(kind) {{NAME(kind, 1, 1)}}
 #endif
 TILES(0) TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
-static tile_function *const tiles[7][TILE_ROWS][FEW_WIDE] = {TABLE(0), TABLE(1), TABLE(2), TABLE(3),
+static tile_function *const tiles[7][FEW_ROWS][WIDE] = {TABLE(0), TABLE(1), TABLE(2), TABLE(3),
                                                              TABLE(4), TABLE(5), TABLE(6)};
 
 INLINE int kind_of(const struct gemm_args *a) {
@@ -223,26 +236,23 @@ static int32_t gemm_chunks(const void *args, int32_t threads) {
     return (int32_t)(wanted < blocks ? wanted : blocks);
 }
 
-#define ROWS_AT_ONCE 192 /* quantized rows that stay in the second-level cache */
-
 static void gemm_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
     const struct gemm_args *a = args;
     const int64_t rows = *a->rows, blocks = (a->n + 15) / 16;
     const int32_t first = (int32_t)(blocks * chunk / chunks), end = (int32_t)(blocks * (chunk + 1) / chunks);
     const int deferred = a->source && rows <= a->source->deferred;
     const struct int8_rows x = deferred ? own_rows(a->source, worker) : a->x;
-    tile_function *const(*table)[FEW_WIDE] = tiles[kind_of(a)];
+    tile_function *const(*table)[WIDE] = tiles[kind_of(a)];
     for (int64_t start = 0; start < rows; start += ROWS_AT_ONCE) {
         const int64_t count = rows - start < ROWS_AT_ONCE ? rows - start : ROWS_AT_ONCE;
-        const int64_t parts = (count + TILE_ROWS - 1) / TILE_ROWS; /* of nearly equal height */
-        const int32_t wide = count <= 2 ? FEW_WIDE : MANY_WIDE;
+        const int few = a->bits < 16 && count <= FEW_ROWS;
+        const int32_t wide = few ? 1 : WIDE;
+        const int64_t parts = few ? 1 : (count + TILE_ROWS - 1) / TILE_ROWS; /* of nearly equal height */
         for (int32_t block = first; block < end; block += wide) {
             const int32_t width = end - block < wide ? end - block : wide;
             for (int64_t part = 0; part < parts; part++) {
-                int64_t row = count * part / parts, height = count * (part + 1) / parts - row;
-                int32_t step = height <= 2 ? FEW_WIDE : MANY_WIDE;
-                for (int32_t c = 0; c < width; c += step)
-                    table[height - 1][(width - c < step ? width - c : step) - 1](a, x, start + row, block + c);
+                const int64_t row = count * part / parts, height = count * (part + 1) / parts - row;
+                table[height - 1][width - 1](a, x, start + row, block);
             }
         }
     }
