@@ -1,7 +1,9 @@
-"""Whether Triton kernels can run on a device. Imports Triton only where it is installed."""
+"""Whether Triton kernels can run on a device. Imports Triton only where they might: it takes 100 MB of a process."""
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib.util import find_spec
 
 
@@ -14,9 +16,11 @@ def why_no_triton(device: str) -> str:
     """Return why Triton kernels cannot run on tensors of `device`; empty = they can."""
     if find_spec("triton") is None:
         return "Triton is not installed"
+    kind = device.split(":")[0]
+    if kind != "cuda" and "triton" not in sys.modules and not os.environ.get("TRITON_INTERPRET"):
+        return f"Triton kernels run on GPUs, not on {kind}"
     from inferd_kernels.triton.tiling import interpreted
 
-    kind = device.split(":")[0]
     if kind == "cuda":
         return "Triton's interpreter is on, which runs on the CPU" if interpreted() else ""
     if kind == "cpu" and interpreted():
