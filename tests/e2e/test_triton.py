@@ -137,6 +137,8 @@ def test_int4_weights_give_the_ids_of_their_dequantised_values(client: Client) -
     packed = ready(client, "int4 kernels")
     got, want = (few(client, name) for name in ("int4 kernels", "int4 plain"))
     assert got == want
+    assert packed.weight_bytes is not None
+    assert wide.weight_bytes is not None
     assert packed.weight_bytes * 2 < wide.weight_bytes
     assert (packed.exactness, packed.exactness_by) == ("approximate", "quantizer int4")
 

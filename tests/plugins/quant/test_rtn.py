@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pytest
 import torch
@@ -31,7 +33,7 @@ def test_int4_is_within_half_a_step_of_every_value() -> None:
 
 
 @pytest.mark.parametrize("group", [0, 32, 64])
-def test_int8_is_within_half_a_step_of_every_value(group: int) -> None:
+def test_int8_is_within_half_a_step_of_every_value(group: Literal[0, 32, 64]) -> None:
     packed = Int8(ChannelOptions(group=group)).pack(META, values())
     assert (packed.form, packed.group) == ("i8_group" if group else "i8_channel", group)
     groups = values().view(24, -1, group or 192)
@@ -41,7 +43,7 @@ def test_int8_is_within_half_a_step_of_every_value(group: int) -> None:
 
 
 @pytest.mark.parametrize("group", [0, 64])
-def test_fp8_keeps_three_bits_of_every_value(group: int) -> None:
+def test_fp8_keeps_three_bits_of_every_value(group: Literal[0, 64]) -> None:
     packed = Fp8(ChannelOptions(group=group)).pack(META, values())
     assert packed.planes["scales"].shape == ((24, 3) if group else (24,))
     wide = values().view(24, -1, group or 192)

@@ -48,7 +48,7 @@ def test_noise_and_weights_have_the_bits_of_the_reference() -> None:
     top = float(x.max())
     x[:, -1] = top
     noise, weight = torch.empty(rows, vocab), torch.empty(rows, vocab, dtype=torch.int64)
-    noise_kernel[(rows,)](keys(rows), noise, x, weight, vocab, top, BLOCK=4096)
+    noise_kernel[(rows,)](keys(rows), noise, x, weight, vocab, top, BLOCK=4096)  # type: ignore[arg-type]
     want = gumbel_reference(keys(rows), torch.arange(vocab, dtype=torch.int32))
     assert torch.equal(noise.view(torch.int32), want.view(torch.int32))
     assert torch.equal(weight, fixed_weights(x))
