@@ -131,3 +131,25 @@ class TestChannel:
             front.recv_all()
         front.close()
         child.close()
+
+
+def test_memory_that_was_freed_goes_back_to_the_system() -> None:
+    code = """
+import ctypes, os, sys
+from inferd.process import return_freed_memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+blocks = [libc.malloc(60_000) for _ in range(1000)]
+for block in blocks:
+    ctypes.memset(block, 1, 60_000)
+last = libc.malloc(60_000)  # what keeps the heap from shrinking by itself
+for block in blocks:
+    libc.free(block)
+before = resident()
+return_freed_memory()
+print(before - resident())
+"""
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(child.stdout) > 50_000_000

@@ -105,3 +105,10 @@ def _watch(pipe: int) -> None:
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
+
+
+def return_freed_memory() -> None:
+    """Give back to the system what this process has freed; glibc keeps it otherwise, after a load for good."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -22,6 +22,7 @@ from inferd.link import ModelCard
 from inferd.load.vocab import open_vocabulary
 from inferd.plugin.manifest import manifest
 from inferd.plugin.types import KVGroupSize, ModelSpec
+from inferd.process import return_freed_memory
 from inferd_client.protocol import PluginInfo
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ def build_engine(settings: WorkerSettings, progress: Progress | None = None) -> 
     _check_vocabulary(vocabulary, assembly.spec)
     loaded = _executor(assembly, report)
     assembly = replace(assembly, shape=loaded.shape)
-    return _engine(assembly, vocabulary, loaded), _card(assembly, vocabulary, loaded)
+    built = _engine(assembly, vocabulary, loaded), _card(assembly, vocabulary, loaded)
+    return_freed_memory()
+    return built
 
 
 class _Loaded(NamedTuple):
