@@ -29,6 +29,7 @@ $(STAMP):
 	done; \
 	if [ -z "$$python" ]; then echo "make: no Python 3.11 or newer found; install one or give PYTHON=..." >&2; exit 1; fi; \
 	[ -x $(BIN)/python ] || $$python -m venv $(VENV)
+	@echo "installing into $(VENV), torch among it: some minutes the first time"
 	$(BIN)/python -m pip install --quiet -e '.[all]' -c constraints.txt
 	@rm -f $(VENV)/.installed-*
 	@touch $@
