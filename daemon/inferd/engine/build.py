@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -135,7 +136,10 @@ def _engine(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> Engi
         vocab_size=vocab_size,
         grammars=Grammars(lambda: _grammar_tokenizer(vocabulary, vocab_size)),
         demand=demand_of(assembly.spec, assembly.layouts, loaded.weight_bytes),
-        background=measure(assembly.device, config.threads, (_compute_format(assembly, loaded),), _cache(assembly)),
+        background=chain(
+            loaded.executor.prepare(),
+            measure(assembly.device, config.threads, (_compute_format(assembly, loaded),), _cache(assembly)),
+        ),
     )
 
 

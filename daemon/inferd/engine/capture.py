@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -96,6 +96,10 @@ class CapturedForward:
         assert isinstance(head.kernel, CpuKernel)
         choices = choose(head.kernel, norm(hidden), head.weight, head.bias, inputs)
         return choices.logits, choices.ids.numpy()
+
+    def capture_ahead(self) -> Iterator[None]:
+        """Nothing is left: one program serves every step."""
+        return iter(())
 
     def __call__(self, batch: Batch) -> Forward:
         """Run the step of a batch."""

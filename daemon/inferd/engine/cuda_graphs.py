@@ -1,4 +1,4 @@
-"""Decode and verify steps as CUDA graphs, one a bucket, captured when first needed; the rest runs eagerly.
+"""Decode and verify steps as CUDA graphs, one a bucket, captured when first needed or in idle times; the rest is eager.
 
 Tokens are chosen on the device as well, and passed on to the next step there: a step ends with one small copy to the
 host, the only point where the host waits, and the next step may be started before. A bucket that cannot be captured,
@@ -7,7 +7,7 @@ or not within the memory left for graphs, runs eagerly for good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -136,6 +136,18 @@ class GraphForward:
             graph.replay()
             outputs = graph.outputs
         return Forward(outputs.hidden, outputs.logits, self._tokens.to_host(outputs.ids[: len(batch.sample_rows)]))
+
+    def capture_ahead(self) -> Iterator[None]:
+        """Capture one bucket after another, smallest first, while there is room; for times without a step in flight."""
+        rows = (1, 1 + self._max_draft) if self._max_draft else (1,)
+        buckets = [Bucket(size, count) for size in self._sizes for count in rows]
+        for bucket in sorted(buckets, key=lambda bucket: bucket.tokens):
+            if self._maker is None or self._room <= 0:
+                return
+            if bucket.tokens <= self._inputs.max_tokens and bucket not in self._graphs:
+                self._inputs.clear(bucket)
+                self._graph(bucket)
+                yield
 
     def _bucket(self, batch: Batch) -> Bucket | None:
         if self._maker is None or batch.counts.prefill:

@@ -94,6 +94,15 @@ class PinnedInputs:
             self._load_rows(h, batch, choice, end_tokens if bucket else rows)
         self._device.copy_(self._hosts[self._turn], non_blocking=True)
 
+    def clear(self, bucket: Bucket) -> None:
+        """Load a step of padding only. No other may be in flight."""
+        h = self._host_fields[self._turn]
+        for name in ("token_ids", "positions", "cu_seqlens", "context_lens", "sample_rows", "temperature", "top_k"):
+            h[name][...] = 0
+        h["slots"][:, : bucket.tokens] = -1
+        h["row_slots"][...] = self._padding_slot
+        self._device.copy_(self._hosts[self._turn], non_blocking=True)
+
     def _load_rows(self, h: dict[str, np.ndarray], batch: Batch, choice: np.ndarray, end: int) -> None:
         row_slots = batch.row_slots
         picked = choice[row_slots]

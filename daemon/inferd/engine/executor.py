@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from inferd.link import DeviceUse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from inferd.engine.batch import Batch, StepOutput
 
 
@@ -28,6 +30,10 @@ class Executor(ABC):
     def use(self) -> DeviceUse:
         """Tell what this process holds on its device beside weights and KV, where that is known."""
         return DeviceUse()
+
+    def prepare(self) -> Iterator[None]:
+        """Do ahead what later steps would wait for, in short slices, for times without a step in flight."""
+        return iter(())
 
     def close(self) -> None:
         """Release the device and end the ranks."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from inferd.engine.executor import Executor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from inferd.engine.batch import Batch, StepOutput
     from inferd.engine.runner import Pending, Runner
     from inferd.link import DeviceUse
@@ -27,6 +29,9 @@ class LocalExecutor(Executor):
 
     def collect(self) -> StepOutput:
         return self._pending.popleft()()
+
+    def prepare(self) -> Iterator[None]:
+        return self.runner.prepare()
 
     def use(self) -> DeviceUse:
         return self.runner.use()

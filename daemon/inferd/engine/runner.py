@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -167,6 +167,10 @@ class Runner:
         if self._last is not None:
             slots = batch.seq_slots[batch.sampling_seqs]
             self._last[slots] = [row.ids[-1] if row.ids else 0 for row in output.rows]
+
+    def prepare(self) -> Iterator[None]:
+        """Capture ahead what steps would be captured for when they first come."""
+        return self._captured.capture_ahead() if self._captured is not None else iter(())
 
     def use(self) -> DeviceUse:
         """Tell the scratch of steps: kept buffers, and on a GPU all that torch holds beside weights and KV."""

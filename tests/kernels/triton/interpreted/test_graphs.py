@@ -174,7 +174,9 @@ class LateGraphs(FakeGraphs):
 
 def engine_results(folder: Path, maker: LateGraphs | None) -> dict[str, list[int]]:
     """Run greedy, sampled and stopping requests through a whole engine: on graphs, or plainly without a maker."""
-    made = build(folder, plugins={"attention": "triton" if maker else "torch"}, batch=3, overlap="on" if maker else "off")
+    made = build(
+        folder, plugins={"attention": "triton" if maker else "torch"}, batch=3, overlap="on" if maker else "off"
+    )
     engine, runner = made.engine, made.runner
     engine.executor = made.tap.inner
     if maker is not None:
@@ -230,3 +232,27 @@ def test_steps_in_flight_have_host_buffers_of_their_own(decoder: Decoder) -> Non
         first = inputs._host_fields[inputs._turn]["token_ids"][:count]
         assert first.tolist() == PROMPT[start : start + count]
     assert seen[0].data_ptr() == seen[2].data_ptr() != seen[1].data_ptr()
+
+
+def test_idle_times_capture_smallest_first_while_memory_lasts(decoder: Decoder) -> None:
+    """What a step needed meanwhile is captured then, and not again; the small ones are those that are kept."""
+    maker = FakeGraphs(grows_by=10)
+    made, plain = rig(decoder, maker, memory_limit=25), rig(decoder, None)
+    forward: Any = made.runner._captured
+    seqs = [made.add(slot, PROMPT[:3], SamplingParams(temperature=0)) for slot in range(3)]
+    made.step([Row(seq, 0, 3) for seq in seqs])
+    assert forward.captured == (), "a prefill is eager"
+    ahead = made.runner.prepare()
+    next(ahead)
+    assert forward.captured == (Bucket(1, 1),)
+    made.step([Row(seq, 3, 1) for seq in seqs])
+    assert forward.captured == (Bucket(1, 1), Bucket(4, 1)), "captured at its first use"
+    assert list(ahead) == [None]
+    assert forward.captured == (Bucket(1, 1), Bucket(4, 1), Bucket(2, 1))
+    made.advance(seqs[0], (1, 2))
+    assert maker.captures == 3, "no room is left: a verify step runs eagerly"
+    alone = plain.add(0, PROMPT[:3], SamplingParams(temperature=0))
+    while alone.num_tokens < seqs[0].num_tokens:
+        plain.advance(alone)
+    assert seqs[0].tokens == alone.tokens
+    assert seqs[1].tokens == alone.tokens[: seqs[1].num_tokens]
