@@ -22,13 +22,17 @@ InputFormat = Literal[
     "device int8 rows",
     "device fp8 rows",
     "native rows",
+    "bf16 rows",
     "int8 rows",
     "mixed rows",
     "int16 rows",
 ]
 """What `linear` reads: float rows made by torch, by Triton on a GPU, or by a native operator (so that a step can be
-recorded); rows that Triton quantized, one scale a row; or native int8 rows with scales and group sums: one byte a
-value, two where rounding weighs most, or two."""
+recorded); rows that Triton quantized, one scale a row; native rows rounded to bf16; or native int8 rows with scales and
+group sums: one byte a value, two where rounding weighs most, or two."""
+
+Rounding = Literal["", "int8", "fp8", "bf16"]
+"""What rows are rounded to before they are multiplied; empty = nothing."""
 
 Choice = Literal["auto", "native", "torch"]
 """Which kernels of this module to use on the CPU: native ones where they can be had, only those, or none."""
@@ -61,8 +65,8 @@ class LinearKernel(ABC):
     """Multiply by weights of one form on one device."""
 
     input_format: InputFormat = "plain"
-    rounds_rows: bool = False
-    """Multiplies rows rounded to integers: outputs come close to those of the weights, not equal."""
+    rounds_rows: Rounding = ""
+    """Multiplies rounded rows: outputs come close to those of the weights, not equal."""
     packed: bool = True
     """Computes on the packed form; False: `prepare` made a dequantised copy."""
     capture_safe: bool = False
@@ -73,6 +77,10 @@ class LinearKernel(ABC):
     def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
         """Say whether this kernel computes on such a weight with rows of `dtype`."""
         return True
+
+    def rounds_for(self, stored: str) -> bool:
+        """Say whether it would multiply a tensor of this storage type by rounded rows."""
+        return bool(self.rounds_rows)
 
     @abstractmethod
     def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> Any:
@@ -218,10 +226,11 @@ def default_kernels(choice: Choice = "torch") -> LinearKernels:
     isa = layout = ""
     if not missing:
         from inferd_kernels.cpu.library import load
-        from inferd_kernels.cpu.linear import LAYOUT, CpuDenseLinear, CpuPackedLinear
+        from inferd_kernels.cpu.linear import LAYOUT, CpuBf16Linear, CpuDenseLinear, CpuPackedLinear
 
         isa, layout = load().tier, f"{LAYOUT}-{load().source_hash}"
         packed = CpuPackedLinear()
-        table[("dense", "cpu")] = [CpuDenseLinear(), dense]
+        floats = [CpuBf16Linear()] if load().multiplies_bf16 else []
+        table[("dense", "cpu")] = [*floats, CpuDenseLinear(), dense]
         table |= {(form, "cpu"): [packed] for form in ("u4_group", "i8_group", "i8_channel")}
     return LinearKernels(table, DequantizedLinear(), missing, isa, layout)

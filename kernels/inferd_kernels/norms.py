@@ -47,6 +47,8 @@ def norm_for(input_format: InputFormat) -> Norm:
 
     if input_format == "native rows":
         return rows.norm_plain
+    if input_format == "bf16 rows":
+        return rows.norm_bf16
     if input_format not in rows.FINE:
         raise ValueError(f"no norm writes {input_format!r}")
     return partial(rows.norm_rows, fine=rows.FINE[input_format])
@@ -68,6 +70,8 @@ def gate_for(activation: str, input_format: InputFormat) -> Gate:
 
     if input_format == "native rows":
         return rows.silu_plain
+    if input_format == "bf16 rows":
+        return rows.silu_bf16
     return partial(rows.silu_rows, fine=rows.FINE[input_format])
 
 

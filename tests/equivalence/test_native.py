@@ -22,7 +22,7 @@ from tests.tiny import tiny_gguf
 
 NATIVE = [replace(mix, attention="cpu") for mix in GRID if mix.attention == "torch" and not mix.expand_gqa]
 SAMPLE = random.Random(12).sample(NATIVE, 36)
-PACKED = ("Q4_0", "Q4_1", "Q5_1", "Q8_0")
+PACKED = ("Q4_0", "Q4_1", "Q5_1", "Q8_0", "BF16")
 TOP = 20
 """Log-probabilities compared with each token, of a vocabulary of 290."""
 ROOM = {"context": 256, "block_size": 16, "blocks": 80, "batch": 4}
@@ -60,9 +60,9 @@ def _line(result: Result) -> tuple[list[int], list[object]]:
     return result.ids, list(result.logprobs)
 
 
-def same_bits(model: Model, mix: Mix, want: Lines, threads: int) -> Counter[str]:
+def same_bits(model: Model, mix: Mix, want: Lines, threads: int, kv_format: str = "auto") -> Counter[str]:
     """Run all prompts under a mix, cold and, where it caches, warm; return what happened."""
-    rig = build_mix(model, mix, linear="native", threads=threads)
+    rig = build_mix(model, mix, linear="native", threads=threads, kv_format=kv_format)
     assert rig.card.eager_because == "", "the step was not recorded"
     for turn in ("cold", "warm") if mix.caches else ("cold",):
         assert lines(rig, turn) == want, (mix, turn, threads)
@@ -76,9 +76,9 @@ def same_bits(model: Model, mix: Mix, want: Lines, threads: int) -> Counter[str]
     return happened
 
 
-def plain(model: Model) -> Lines:
-    rig = build_mix(model, Mix(attention="cpu", batch=1, prefix_cache=False), linear="native", threads=1)
-    return lines(rig, "plain")
+def plain(model: Model, kv_format: str = "auto") -> Lines:
+    mix = Mix(attention="cpu", batch=1, prefix_cache=False)
+    return lines(build_mix(model, mix, linear="native", threads=1, kv_format=kv_format), "plain")
 
 
 @pytest.mark.parametrize("third", range(3))
@@ -91,6 +91,18 @@ def test_sampled_mixes_give_the_same_bits(models: Callable[[str], Model], third:
         happened = same_bits(models(name), mix, wanted[name], threads=1 + index % 2)
         seen.update({what: 1 for what, count in happened.items() if count})
     assert all(seen[what] for what in ("preemptions", "hits", "accepted")), seen
+
+
+@pytest.mark.parametrize("kv_format", ["fp32", "bf16", "fp16", "int8", "fp8"])
+def test_every_kv_format_gives_the_same_bits_under_a_mix(models: Callable[[str], Model], kv_format: str) -> None:
+    """Written, shared by prefix, preempted and written again; and what it keeps is not what another keeps."""
+    seen: Counter[str] = Counter()
+    mixes = [mix for mix in SAMPLE if mix.kv == "paged" and mix.caches]
+    for name, mix in zip(("Q4_1", "qwen2-window", "BF16"), random.Random(kv_format).sample(mixes, 3), strict=True):
+        wanted = plain(models(name), kv_format)
+        seen += same_bits(models(name), mix, wanted, threads=2, kv_format=kv_format)
+        assert (wanted == plain(models(name), "fp32")) == (kv_format == "fp32")
+    assert seen["preemptions"] + seen["hits"] + seen["accepted"], seen
 
 
 @pytest.mark.parametrize("name", OPTIONS)

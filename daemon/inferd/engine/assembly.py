@@ -298,9 +298,9 @@ def _rounded_format(context: ProbeContext, resolution: Resolution) -> KVFormat:
 
 
 def _rounds(stored: Iterable[tuple[TensorMeta, str]], kernels: LinearKernels, device: str) -> bool:
-    """Say whether kernels of the device will multiply packed weights by rounded rows."""
-    forms = {form for meta, form in stored if len(meta.shape) > 1}
-    return any(kernel.rounds_rows for form in forms for kernel in kernels.candidates(form, device))
+    """Say whether kernels of the device will multiply weights by rounded rows."""
+    kinds = {(form, meta.dtype) for meta, form in stored if len(meta.shape) > 1}
+    return any(kernel.rounds_for(dtype) for form, dtype in kinds for kernel in kernels.candidates(form, device))
 
 
 def _grant(settings: WorkerSettings, device: str) -> int:

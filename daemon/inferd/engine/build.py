@@ -25,6 +25,7 @@ from inferd.plugin.manifest import manifest
 from inferd.plugin.types import KVGroupSize, ModelSpec
 from inferd.process import return_freed_memory
 from inferd_client.protocol import PluginInfo
+from inferd_kernels.linear import Rounding
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from inferd.load.vocab import Vocabulary
     from inferd.plugin.resolution import Resolution
 
+ROUNDED_TO: dict[Rounding, str] = {"int8": "integers", "fp8": "fp8", "bf16": "bf16"}
 SIZES = (
     "max_context",
     "max_sequences",
@@ -84,7 +86,7 @@ class _Loaded(NamedTuple):
     shape: EngineShape
     weight_bytes: int
     weights_note: str
-    rounds_activations: bool
+    rounds_activations: tuple[Rounding, ...]
     eager_because: str
 
 
@@ -144,8 +146,11 @@ def _engine(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> Engi
 
 
 def _compute_format(assembly: Assembly, loaded: _Loaded) -> str:
-    """Return the number format of the matrix products; kernels that round rows multiply integers."""
-    return "int8" if loaded.rounds_activations else assembly.dtype
+    """Return the number format of the matrix products: what rows are rounded to, integers first."""
+    rounded = loaded.rounds_activations
+    if "int8" in rounded or "fp8" in rounded:  # 8-bit units are as fast for either
+        return "int8"
+    return "bf16" if "bf16" in rounded else assembly.dtype
 
 
 def _cache(assembly: Assembly) -> Path | None:
@@ -196,7 +201,8 @@ def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelC
 
 def _rounding(assembly: Assembly, loaded: _Loaded) -> list[str]:
     """Name the settings by which numbers are kept or multiplied with less precision than they are computed in."""
-    found = ["engine.linear (activations rounded to integers)"] if loaded.rounds_activations else []
+    to = " and ".join(to for rounding, to in ROUNDED_TO.items() if rounding in loaded.rounds_activations)
+    found = [f"engine.linear (activations rounded to {to})"] if to else []
     kept = {layout.format for layout in assembly.layouts} - {"fp32", assembly.dtype}
     return found + [f"engine.kv_format (keys and values kept as {format})" for format in sorted(kept)]
 

@@ -28,7 +28,7 @@ from inferd.model.prepare import Prepared, Preparer
 from inferd.model.reader import HEAD, ParameterReader, Progress
 from inferd.model.rope import RopeTable, rope_table
 from inferd.plugin.types import AttentionLayer, Gqa, ModelSpec, RankPlacement, TensorRule
-from inferd_kernels.linear import InputFormat, LinearKernels, default_kernels
+from inferd_kernels.linear import InputFormat, LinearKernels, Rounding, default_kernels
 from inferd_kernels.norms import gate_for, norm_for, records_gate
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _Builder:
     _matrices: int = 0
     _dequantised: set[str] = field(default_factory=set)
     _num_dequantised: int = 0
-    _rounded_rows: bool = False
+    _rounded_rows: set[Rounding] = field(default_factory=set)
     _unrecorded: set[str] = field(default_factory=set)
     """What of this model no native kernel computes."""
 
@@ -134,7 +134,7 @@ class _Builder:
             head=ends[1],
             weight_bytes=self._bytes,
             weights_note=self._note(),
-            rounds_activations=self._rounded_rows,
+            rounds_activations=tuple(sorted(self._rounded_rows)),
             eager_because=self._eager(),
         )
 
@@ -233,7 +233,8 @@ class _Builder:
             self._dequantised |= set(part.forms)
         if not part.kernel.capture_safe:
             self._unrecorded |= {f"{form} weights by torch" for form in part.forms}
-        self._rounded_rows |= part.kernel.rounds_rows
+        if part.kernel.rounds_rows:
+            self._rounded_rows.add(part.kernel.rounds_rows)
 
     def _eager(self) -> str:
         if self.kernels.missing:

@@ -18,7 +18,7 @@ from inferd.plugin.types import Qkv
 if TYPE_CHECKING:
     from inferd.plugin.contracts import AttentionBackend
     from inferd.plugin.types import AttentionLayer, LayerKV, ModelSpec, RankPlacement, StepInputs
-    from inferd_kernels.linear import LinearKernel
+    from inferd_kernels.linear import LinearKernel, Rounding
     from inferd_kernels.norms import Gate, Norm
 
 
@@ -38,8 +38,8 @@ class Decoder:
     """None on a rank that does not end the model."""
     weight_bytes: int = 0
     weights_note: str = ""
-    rounds_activations: bool = False
-    """Some matrix multiplies rows rounded to integers: outputs come close to those of the weights, not equal."""
+    rounds_activations: tuple[Rounding, ...] = ()
+    """To what matrices round the rows they multiply: outputs then come close to those of the weights, not equal."""
     eager_because: str = ""
     """Why a step of this decoder cannot be recorded; empty = it can."""
 

@@ -58,6 +58,11 @@ class Library:
             found[name.decode()] = bool(usable.value)
         return found
 
+    @property
+    def multiplies_bf16(self) -> bool:
+        """The tier in use has an instruction for dot products of bf16, which pays for rounding to it."""
+        return self.tier == "avx512bf16"
+
     def use_tier(self, name: str) -> None:
         """Run this tier from now on. Raises ValueError when this machine cannot."""
         if self._lib.inferd_use_tier(name.encode()):

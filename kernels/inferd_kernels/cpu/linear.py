@@ -1,4 +1,4 @@
-"""Linear kernels on packed weights: u4_group and i8_group by integer dot products, float weights exactly."""
+"""Linear kernels on packed weights: u4_group and i8_group by integer dot products, bf16 by its own, floats exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from inferd_kernels.cpu.pages import Slabs
 from inferd_kernels.cpu.program import RowCount, empty, launch
-from inferd_kernels.cpu.rows import FINE, Int8Rows, float_rows, quantize, source_of
+from inferd_kernels.cpu.rows import FINE, Bf16Rows, Int8Rows, float_rows, quantize, round_rows, source_of
 from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs
 from inferd_kernels.linear import InputFormat, LinearKernel, RowTable, WeightImage
 from inferd_kernels.reference.forms import Packed
@@ -119,7 +119,7 @@ class CpuPackedLinear(CpuKernel):
     whose rounding weighs most (`mixed rows`): ARCHITECTURE.md has what each costs and loses.
     """
 
-    rounds_rows = True
+    rounds_rows = "int8"
 
     def __init__(self, input_format: InputFormat = "mixed rows") -> None:
         super().__init__()
@@ -177,9 +177,10 @@ class CpuDenseLinear(CpuKernel):
 
     def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> PackedMatrix:
         (n, k), values = weight.shape, weight.planes["weight"].contiguous()
-        size = values.element_size()
-        data = self._memory.take(-(-n // 16) * 16 * k * size)
+        size, depth = values.element_size(), k + k % 2 if values.dtype == torch.bfloat16 else k
+        data = self._memory.take(-(-n // 16) * 16 * depth * size)
         args = PackArgs(codes=values.data_ptr(), out=data.data_ptr(), n=n, columns=k, group=GROUP, bits=8 * size)
+        args.number = NUMBERS[values.dtype]
         launch("pack", args)
         described = GemmArgs(weights=data.data_ptr(), n=n, columns=k, groups=-(-k // GROUP), bits=8 * size, halves=1)
         described.number = NUMBERS[values.dtype]
@@ -191,6 +192,26 @@ class CpuDenseLinear(CpuKernel):
         args.plain, args.plain_stride = x.data_ptr(), x.stride(0)
         args.bias = _address(bias)
         return GemmCall(args, x)
+
+
+class CpuBf16Linear(CpuDenseLinear):
+    """bf16 weights by rows rounded to bf16: dot products of pairs, summed in float32."""
+
+    input_format = "bf16 rows"
+    rounds_rows = "bf16"
+
+    def rounds_for(self, stored: str) -> bool:
+        return stored == "BF16"
+
+    def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
+        return super().accepts(weight, dtype) and weight.planes["weight"].dtype == torch.bfloat16
+
+    def gemm_args(self, x: torch.Tensor | Bf16Rows, weight: PackedMatrix, bias: torch.Tensor | None = None) -> GemmCall:
+        rows = x if isinstance(x, Bf16Rows) else round_rows(x)
+        args = _copy(weight.args)
+        args.x, args.source = rows.args.out, source_of(rows)
+        args.bias = _address(bias)
+        return GemmCall(args, rows)
 
 
 def _grouped(weight: Packed) -> Packed:

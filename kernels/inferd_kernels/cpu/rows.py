@@ -50,6 +50,16 @@ class Int8Rows:
     """What `args` points to: a recorded multiplication may make the rows itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Bf16Rows:
+    """Rows [T, K] rounded to bf16, filled up with zeros to whole groups of 32 columns."""
+
+    shape: tuple[int, int]
+    halves: torch.Tensor
+    args: QuantArgs
+    kept: tuple[object, ...]
+
+
 def quantize(x: torch.Tensor, *, fine: Fine = None) -> Int8Rows:
     """Quantize plain rows [T, K]."""
     return _int8(x, x.shape[1], SOURCE_PLAIN, fine=fine)
@@ -63,6 +73,21 @@ def norm_rows(x: torch.Tensor, weight: torch.Tensor, eps: float, *, fine: Fine =
 def silu_rows(gate_up: torch.Tensor, *, fine: Fine = None) -> Int8Rows:
     """silu(gate) * up of rows [T, 2 K], then quantize."""
     return _int8(gate_up, gate_up.shape[1] // 2, SOURCE_SILU, fine=fine)
+
+
+def round_rows(x: torch.Tensor) -> Bf16Rows:
+    """Round plain rows [T, K] to bf16."""
+    return _bf16(x, x.shape[1], SOURCE_PLAIN)
+
+
+def norm_bf16(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Bf16Rows:
+    """RMSNorm, then round to bf16."""
+    return _bf16(x, x.shape[1], SOURCE_NORM, weight, eps)
+
+
+def silu_bf16(gate_up: torch.Tensor) -> Bf16Rows:
+    """silu(gate) * up of rows [T, 2 K], then round to bf16."""
+    return _bf16(gate_up, gate_up.shape[1] // 2, SOURCE_SILU)
 
 
 def norm_plain(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -109,6 +134,20 @@ def _int8(
     return Int8Rows((rows, columns), made, rest, marks, args, (x, weight, count))
 
 
+def _bf16(x: torch.Tensor, columns: int, source: int, weight: torch.Tensor | None = None, eps: float = 0.0) -> Bf16Rows:
+    x = float_rows(x)
+    padded = -(-columns // GROUP) * GROUP
+    made = empty((x.shape[0], padded), torch.bfloat16)
+    args = _args(x, columns, source, weight, eps)
+    args.out = Int8RowsStruct(halves=made.data_ptr())
+    if recording() is not None:
+        args.deferred = min(DEFERRED_ROWS, SCRATCH_BYTES // (2 * padded))
+    count = RowCount(x.shape[0])
+    args.rows = count.address
+    launch("quantize", args, weight)
+    return Bf16Rows((x.shape[0], columns), made, args, (x, weight, count))
+
+
 def _plain(
     x: torch.Tensor, columns: int, source: int, weight: torch.Tensor | None = None, eps: float = 0.0
 ) -> torch.Tensor:
@@ -133,6 +172,6 @@ def _args(x: torch.Tensor, columns: int, source: int, weight: torch.Tensor | Non
     )
 
 
-def source_of(rows: Int8Rows) -> int | None:
+def source_of(rows: Int8Rows | Bf16Rows) -> int | None:
     """Address of what made the rows, for a recorded multiplication that may make them itself."""
     return ctypes.addressof(rows.args) if recording() is not None else None

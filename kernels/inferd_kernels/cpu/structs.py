@@ -14,12 +14,12 @@ MARKS = 64
 SOURCE_PLAIN, SOURCE_NORM, SOURCE_SILU = range(3)
 NUMBERS = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 """`enum number` by dtype."""
-KV_NUMBERS = {**NUMBERS, torch.int8: 3}
+KV_NUMBERS = {**NUMBERS, torch.int8: 3, torch.float8_e4m3fn: 4}
 """The same of a KV cache."""
 
 
 class Int8RowsStruct(Structure):
-    _fields_ = [("groups", c_void_p), ("fine", c_void_p), ("marks", c_void_p)]
+    _fields_ = [("groups", c_void_p), ("fine", c_void_p), ("marks", c_void_p), ("halves", c_void_p)]
 
 
 class QuantArgs(Structure):

@@ -134,10 +134,9 @@ class GpuRounded8(GpuPacked8):
     The norm or gate before quantizes, so that rows are read once and as bytes.
     """
 
-    rounds_rows = True
-
     def __init__(self, codes: torch.dtype) -> None:
         self._codes = codes
+        self.rounds_rows = "int8" if codes == torch.int8 else "fp8"
         self.input_format = "device int8 rows" if codes == torch.int8 else "device fp8 rows"
 
     def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:

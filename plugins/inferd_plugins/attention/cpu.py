@@ -10,7 +10,7 @@ from inferd.plugin.types import Accept, Gqa, KVPlane, ProbeContext, Reject, Verd
 from inferd_kernels.cpu.attention import MAX_GROUP, MAX_WIDTH, AttentionPlan, write
 from inferd_kernels.cpu.library import why_missing
 from inferd_plugins.attention.layout import float_layout, rejections
-from inferd_plugins.attention.specs import CPU_FORMATS
+from inferd_plugins.attention.specs import ALL_FORMATS, SCALED_FORMATS
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ class CpuAttention(AttentionBackend):
 
     @classmethod
     def probe(cls, context: ProbeContext) -> Verdict:
-        reasons = rejections(context, CPU_FORMATS)
+        reasons = rejections(context, ALL_FORMATS)
         if context.device.split(":")[0] != "cpu":
             reasons.append(f"device {context.device}")
         if context.dtype != "fp32":
@@ -45,11 +45,12 @@ class CpuAttention(AttentionBackend):
         return Reject(tuple(reasons)) if reasons else Accept()
 
     def kv_layout(self, group: KVGroup, format: KVFormat, block_size: int) -> KVLayout:
-        layout = float_layout("cpu", group, format, block_size, CPU_FORMATS)
+        layout = float_layout("cpu", group, format, block_size, ALL_FORMATS)
         keys, values = group.planes
         planes = (KVPlane("k_columns", keys.heads, keys.width), KVPlane("v_rows", values.heads, values.width))
-        scales = tuple(KVPlane(f"{plane.name}_scale", plane.heads, 1) for plane in planes) if format == "int8" else ()
-        return replace(layout, group=replace(group, planes=planes), scales=scales)
+        scales = tuple(KVPlane(f"{plane.name}_scale", plane.heads, 1) for plane in planes)
+        scaled = format in SCALED_FORMATS
+        return replace(layout, group=replace(group, planes=planes), scales=scales if scaled else ())
 
     def plan(self, inputs: StepInputs, workspace: Workspace) -> AttentionPlan:
         return AttentionPlan(inputs)

@@ -6,8 +6,9 @@ from inferd.plugin.contracts import Capabilities, Effect, PluginSpec
 from inferd.plugin.types import KVFormat
 
 FLOAT_FORMATS: frozenset[KVFormat] = frozenset({"fp32", "bf16", "fp16"})
-CPU_FORMATS: frozenset[KVFormat] = frozenset({"fp32", "bf16", "fp16", "int8"})
-GPU_FORMATS: frozenset[KVFormat] = frozenset({"fp32", "bf16", "fp16", "int8", "fp8"})
+SCALED_FORMATS: frozenset[KVFormat] = frozenset({"int8", "fp8"})
+"""One byte a value, a scale a token and head."""
+ALL_FORMATS = FLOAT_FORMATS | SCALED_FORMATS
 
 PLUGINS: tuple[PluginSpec, ...] = (
     PluginSpec(
@@ -15,7 +16,7 @@ PLUGINS: tuple[PluginSpec, ...] = (
         kind="attention",
         target="inferd_plugins.attention.triton:TritonAttention",
         capabilities=Capabilities(
-            kv_formats=GPU_FORMATS,
+            kv_formats=ALL_FORMATS,
             capture_safe=True,
             capture_devices=frozenset({"cuda"}),
             max_verify=15,
@@ -48,7 +49,7 @@ PLUGINS: tuple[PluginSpec, ...] = (
         kind="attention",
         target="inferd_plugins.attention.cpu:CpuAttention",
         capabilities=Capabilities(
-            devices=frozenset({"cpu"}), dtypes=frozenset({"fp32"}), kv_formats=CPU_FORMATS, capture_safe=True
+            devices=frozenset({"cpu"}), dtypes=frozenset({"fp32"}), kv_formats=ALL_FORMATS, capture_safe=True
         ),
         exactness="bit",
         effects=(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from inferd.plugin.contracts import AttentionBackend
 from inferd.plugin.types import Accept, Gqa, KVLayout, KVPlane, ProbeContext, Reject, Verdict
 from inferd_kernels.available import why_no_triton
+from inferd_plugins.attention.specs import SCALED_FORMATS
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from inferd.plugin.types import AttentionLayer, KVFormat, KVGroup, LayerKV, Qkv, StepInputs
     from inferd_plugins.attention.triton_plan import TritonPlan
 
-EIGHT_BIT = ("int8", "fp8")
 MAX_WIDTH = 256
 
 
@@ -43,7 +43,7 @@ class TritonAttention(AttentionBackend):
         if format == "fp8":
             _require_fp8()
         scales = tuple(KVPlane(f"{plane.name}_scale", plane.heads, 1) for plane in group.planes)
-        return KVLayout(group, format, block_size, scales if format in EIGHT_BIT else ())
+        return KVLayout(group, format, block_size, scales if format in SCALED_FORMATS else ())
 
     def plan(self, inputs: StepInputs, workspace: Workspace) -> TritonPlan:
         from inferd_plugins.attention.triton_plan import TritonPlan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from inferd_plugins.attention.cpu import CpuAttention
 from inferd_plugins.attention.specs import PLUGINS
 
 WIDTH, HEADS, KV_HEADS = 64, 6, 2
+FP8 = torch.float8_e4m3fn
 LENGTH = 600
 
 
@@ -31,10 +33,10 @@ class Cache:
         self.backend = CpuAttention()
         self.layout = self.backend.kv_layout(KVGroup((0,), planes, window), format, block_size)
         self.blocks = -(-LENGTH // block_size)
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}[format]
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp8": FP8}[format]
         shape = (4 * self.blocks, block_size, KV_HEADS, WIDTH)
-        poison = -77 if format == "int8" else float("nan")
-        self.kv = {plane.name: torch.full(shape, poison, dtype=dtype) for plane in self.layout.group.planes}
+        poison = -77.0 if format == "int8" else float("nan")
+        self.kv = {plane.name: torch.full(shape, poison).to(dtype) for plane in self.layout.group.planes}
         for plane in self.layout.scales:
             self.kv[plane.name] = torch.full((4 * self.blocks, block_size, plane.heads, 1), float("nan"))
         self.layer = AttentionLayer(0, 0, Gqa(HEADS, KV_HEADS, WIDTH, scale=0.125, window=window), None, None)
@@ -68,7 +70,17 @@ class Cache:
 
 @pytest.mark.parametrize(
     ("block_size", "format"),
-    [(16, "fp32"), (32, "fp32"), (5, "fp32"), (16, "bf16"), (5, "bf16"), (16, "int8"), (5, "int8")],
+    [
+        (16, "fp32"),
+        (32, "fp32"),
+        (5, "fp32"),
+        (16, "bf16"),
+        (5, "bf16"),
+        (16, "int8"),
+        (5, "int8"),
+        (16, "fp8"),
+        (5, "fp8"),
+    ],
 )
 @pytest.mark.parametrize("window", [None, 270])
 def test_a_row_has_the_same_bits_in_any_step(
@@ -105,9 +117,10 @@ def test_the_last_thread_merges_what_all_left(library: Library) -> None:
             assert torch.equal(got, want)
 
 
-def test_int8_keeps_a_scale_for_each_token_and_head(tier: str) -> None:
+@pytest.mark.parametrize("format", ["int8", "fp8"])
+def test_a_byte_a_value_has_a_scale_for_each_token_and_head(tier: str, format: KVFormat) -> None:
     """Rows of very different size lose nothing to each other; zeros and what is not finite keep their meaning."""
-    cache = Cache(16, "int8", None)
+    cache = Cache(16, format, None)
     x = cache.x[2]
     for token in range(LENGTH):
         x[token] *= 10.0 ** (token % 7 - 3)
@@ -115,11 +128,65 @@ def test_int8_keeps_a_scale_for_each_token_and_head(tier: str) -> None:
     cache.step((0, 0, LENGTH))
     stored = cache.kv["v_rows"][: cache.blocks].view(cache.blocks, KV_HEADS, 16, WIDTH)  # as the kernels lay it out
     scales = cache.kv["v_rows_scale"][: cache.blocks].view(cache.blocks, KV_HEADS, 16, 1)
-    back = (stored * scales).transpose(1, 2).reshape(-1, KV_HEADS, WIDTH)[:LENGTH]
+    back = (stored.float() * scales).transpose(1, 2).reshape(-1, KV_HEADS, WIDTH)[:LENGTH]
     peak = x.abs().amax(-1, keepdim=True)
-    assert bool(((back - x).abs() <= peak / 127 * 0.501).all())
+    if format == "int8":
+        assert bool(((back - x).abs() <= peak / 127 * 0.501).all())
+    else:  # half a step of three bits of mantissa; below 2^-6 in the scale's units steps are of 2^-9
+        assert bool(((back - x).abs() <= torch.maximum(x.abs() / 16, peak / 448 / 1024) * 1.001).all())
     assert bool((back[5] == 0).all())
     x[9, 1, 3] = float("nan")
     got = cache.step((1, 0, 20))[0]
     assert bool(got[9:, HEADS // KV_HEADS :].isnan().all())
     assert bool(got[9:, : HEADS // KV_HEADS].isfinite().all())
+
+
+def kept(cache: Cache) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what the 8-bit cache of the first sequence stands for, keys and values [T, heads, width] in float64."""
+    blocks, size = cache.blocks, cache.layout.block_size
+    planes: list[torch.Tensor] = []
+    for name, shape, order in (
+        ("k_columns", (blocks, KV_HEADS, WIDTH, size), (0, 3, 1, 2)),
+        ("v_rows", (blocks, KV_HEADS, size, WIDTH), (0, 2, 1, 3)),
+    ):
+        codes = cache.kv[name][:blocks].view(shape).double().permute(order)
+        scales = cache.kv[f"{name}_scale"][:blocks].view(blocks, KV_HEADS, size).transpose(1, 2)
+        planes.append((codes * scales.double().unsqueeze(-1)).reshape(-1, KV_HEADS, WIDTH)[:LENGTH])
+    return planes[0], planes[1]
+
+
+@pytest.mark.parametrize("block_size", [16, 5])
+@pytest.mark.parametrize("window", [None, 100])
+def test_fp8_attends_over_exactly_what_is_stored(tier: str, block_size: int, window: int | None) -> None:
+    """Against numpy in float64, prompt and decode; codes and scales are those of e4m3 as torch rounds to it."""
+    cache = Cache(block_size, "fp8", window)
+    cache.x[1][:, :, 1::9] *= 300  # most of a head lies below a step of the largest
+    whole = cache.step((0, 0, LENGTH))[0]
+    single = cache.step((0, LENGTH - 1, 1))[0]
+    keys, values = kept(cache)
+    for back, x in zip((keys, values), cache.x[1:], strict=True):
+        scale = x.abs().amax(-1, keepdim=True) / 448
+        assert torch.equal(back, (x / scale).to(FP8).double() * scale.double())
+    q = cache.x[0].double().numpy()
+    k, v = (np.repeat(plane.numpy(), HEADS // KV_HEADS, axis=1) for plane in (keys, values))
+    scores = np.einsum("thd,shd->hts", q, k) * cache.layer.spec.scale
+    distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)[None, :]
+    scores[:, (distance < 0) | (distance >= (window or LENGTH))] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    want = torch.from_numpy(np.einsum("hts,shd->thd", weights / weights.sum(-1, keepdims=True), v))
+    torch.testing.assert_close(whole.double(), want, rtol=2e-4, atol=2e-4)
+    assert torch.equal(single, whole[-1:])
+
+
+def test_every_code_of_fp8_is_read_and_made_as_torch_does(tier: str) -> None:
+    """All finite numbers, those halfway between two, and what is too small: as values of tokens that see themselves."""
+    codes = torch.arange(256, dtype=torch.uint8).view(FP8).float()
+    numbers = codes[codes.isfinite()].sort().values
+    halves = (numbers[1:] + numbers[:-1]) / 2
+    tried = torch.cat((numbers, halves, halves * 1.001, halves * 0.999, torch.tensor([2.0**-10, -(2.0**-11), 1e-12])))
+    tried = torch.nn.functional.pad(tried, (0, -len(tried) % (WIDTH - 1))).view(-1, WIDTH - 1)
+    rows = torch.nn.functional.pad(tried, (1, 0), value=448.0)  # a scale of 1
+    cache = Cache(16, "fp8", 1)
+    cache.x[2][: len(rows)] = rows.unsqueeze(1)
+    out = cache.step((0, 0, len(rows)))[0]
+    assert torch.equal(out[:, 0], rows.to(FP8).float())

@@ -12,7 +12,7 @@ from inferd.engine.batch import SlotInit
 from inferd.engine.sampler import Sampler
 from inferd_client.protocol import SamplingParams
 from inferd_kernels.cpu.library import Library
-from inferd_kernels.cpu.linear import CpuDenseLinear, PackedMatrix
+from inferd_kernels.cpu.linear import CpuBf16Linear, CpuDenseLinear, CpuKernel, PackedMatrix
 from inferd_kernels.cpu.operators import SEGMENT_BYTES, Choices, RowInputs, choose
 from inferd_kernels.cpu.program import Program
 from inferd_kernels.cpu.structs import HeadArgs
@@ -21,6 +21,7 @@ from inferd_kernels.reference.forms import Packed
 from inferd_kernels.reference.noise import gumbel, row_keys
 from tests.engine.sampler.driver import plain_rows
 
+F32 = torch.float32
 KERNEL = CpuDenseLinear()
 WIDTH = 24
 
@@ -49,7 +50,14 @@ def enter(sampler: Sampler, slot: int, sampling: SamplingParams) -> None:
     sampler.enter(SlotInit(slot, sampling.seed or 0, sampling, 1, [1], (), ()))
 
 
-def run(weight: PackedMatrix, x: torch.Tensor, sampler: Sampler, positions: np.ndarray, slots: list[int]) -> Choices:
+def run(
+    weight: PackedMatrix,
+    x: torch.Tensor,
+    sampler: Sampler,
+    positions: np.ndarray,
+    slots: list[int],
+    kernel: CpuKernel = KERNEL,
+) -> Choices:
     """Choose for rows x; row i runs at positions[i] and belongs to slots[i]."""
     count = len(slots)
     rows = torch.arange(count, dtype=torch.int32).flip(0).contiguous()
@@ -57,7 +65,7 @@ def run(weight: PackedMatrix, x: torch.Tensor, sampler: Sampler, positions: np.n
     owners = torch.tensor(slots, dtype=torch.int32)
     masks = np.zeros(count, np.int64) if sampler.native is None else sampler.native.row_masks
     ids = torch.zeros(count, dtype=torch.int32)
-    return choose(KERNEL, x, weight, None, RowInputs(sampler.params.choice, owners, masks, ids, stood, rows))
+    return choose(kernel, x, weight, None, RowInputs(sampler.params.choice, owners, masks, ids, stood, rows))
 
 
 @pytest.mark.parametrize(("columns", "spread"), [(37, 3.0), (1000, 4.0), (5003, 0.02), (20000, 5.0)])
@@ -81,6 +89,21 @@ def test_tokens_equal_those_of_the_sampler(tier: str, columns: int, spread: floa
     assert torch.equal(kept.logits, logits)
     alone = [run(weight, x[i : i + 1], sampler, positions[i : i + 1], slots[i : i + 1]).ids.item() for i in range(9)]
     assert alone == want.ids[:9]
+
+
+def test_a_bf16_matrix_reads_rows_in_bf16(tier: str) -> None:
+    """Several segments of columns and more rows than a piece takes: each part finds its rows and weights."""
+    kernel, count = CpuBf16Linear(), 70
+    values = torch.randn(1300, WIDTH, generator=torch.Generator().manual_seed(5)).bfloat16()
+    weight = kernel.prepare(RowTable("dense", (1300, WIDTH), {"weight": values}, 32, 0, None), device="cpu", dtype=F32)
+    x = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(6))
+    sampler = Sampler(1300, count, "cpu")
+    for slot in range(count):
+        enter(sampler, slot, SamplingParams(temperature=0.0))
+    logits = kernel.linear(x, weight)
+    got = run(weight, x, sampler, np.arange(1, count + 1), list(range(count)), kernel)
+    assert torch.equal(got.ids, logits.argmax(-1))
+    assert torch.equal(got.peaks, logits.amax(-1))
 
 
 def test_equal_logits_go_to_the_lowest_id_and_nuclei_cut_between_them(tier: str) -> None:

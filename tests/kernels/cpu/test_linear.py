@@ -7,7 +7,8 @@ import torch
 
 from inferd.plugin.types import PackedWeight
 from inferd_kernels.cpu.library import Library
-from inferd_kernels.cpu.linear import CpuDenseLinear, CpuPackedLinear
+from inferd_kernels.cpu.linear import CpuBf16Linear, CpuDenseLinear, CpuPackedLinear
+from inferd_kernels.cpu.program import Program
 from inferd_kernels.cpu.rows import (
     FINE,
     MIXED,
@@ -150,6 +151,57 @@ def test_dense_weights_multiply_without_rounding(tier: str, dtype: torch.dtype) 
     assert torch.equal(kernel.rows(prepared, torch.tensor([5, 76]), F32, 2.0), 2 * values[[5, 76]].float())
 
 
+def bf16_weight(n: int, k: int) -> PackedWeight:
+    values = torch.randn(n, k, generator=torch.Generator().manual_seed(n)).bfloat16()
+    return PackedWeight("dense", (n, k), {"weight": values})
+
+
+@pytest.mark.parametrize(("n", "k"), [(77, 50), (16, 1), (130, 576), (3, 129)])
+def test_bf16_rounds_rows_and_nothing_else(tier: str, n: int, k: int) -> None:
+    """Products of rounded rows are exact in float32, whatever the tier; sums err as sums of so many terms do."""
+    kernel, weight = CpuBf16Linear(), bf16_weight(n, k)
+    prepared = kernel.prepare(weight, device="cpu", dtype=F32)
+    exact, x = weight.planes["weight"].double().T, rows(13, k)
+    bias, residual = torch.randn(n), torch.randn(13, n)
+    got = kernel.linear(x, prepared, bias, residual=residual).double()
+    assert worst(got, x.bfloat16().double() @ exact + bias + residual) < 2e-6
+    assert worst(got, x.double() @ exact + bias + residual) < 1e-2
+    ids = torch.tensor([n - 1, 0, n // 2], dtype=torch.int32)
+    assert torch.equal(kernel.rows(prepared, ids, F32), weight.planes["weight"][ids.long()].float())
+
+
+def test_bf16_rows_have_the_same_bits_in_any_step(tier: str, library: Library) -> None:
+    kernel = CpuBf16Linear()
+    prepared = kernel.prepare(bf16_weight(130, 97), device="cpu", dtype=F32)
+    x = rows(70, 97)
+    whole = kernel.linear(x, prepared)
+    for threads in (1, 2):
+        library.set_threads(threads)
+        for count in range(1, 70):
+            assert torch.equal(kernel.linear(x[70 - count :], prepared), whole[70 - count :]), (threads, count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_recorded_step_rounds_as_norm_and_gate_do(tier: str, count: int) -> None:
+    """In a step of one or two rows the multiplication makes the rows itself."""
+    kernel = CpuBf16Linear()
+    prepared = kernel.prepare(bf16_weight(33, 90), device="cpu", dtype=F32)
+    x, weight, gate_up = rows(count, 90), torch.rand(90), rows(count, 180)
+    makers = (
+        lambda: norm_for("bf16 rows")(x, weight, 1e-5),
+        lambda: gate_for("silu", "bf16 rows")(gate_up),
+        lambda: x,
+    )
+    plain = (norm_for("native rows")(x, weight, 1e-5), gate_for("silu", "native rows")(gate_up), x)
+    program = Program()
+    with program.record():
+        recorded = [kernel.linear(make(), prepared) for make in makers]
+    program.run(tokens=count, sequences=count, sampled=count)
+    for got, make, floats in zip(recorded, makers, plain, strict=True):
+        assert torch.equal(got, kernel.linear(make(), prepared))
+        assert torch.equal(got, kernel.linear(floats, prepared))
+
+
 def test_output_may_be_columns_of_a_wider_one(tier: str) -> None:
     weight = WEIGHTS["Q4_0, ragged"]
     x, prepared = rows(5, 96), KERNEL.prepare(weight, device="cpu", dtype=F32)
@@ -166,6 +218,9 @@ def test_bad_numbers_stay_bad(tier: str) -> None:
     x[0, 3], x[1, 40] = float("nan"), float("inf")
     got = KERNEL.linear(x, KERNEL.prepare(weight, device="cpu", dtype=F32))
     assert torch.isnan(got).all(dim=1).tolist() == [True, True, False]
+    kernel = CpuBf16Linear()
+    got = kernel.linear(x, kernel.prepare(bf16_weight(96, 64), device="cpu", dtype=F32))
+    assert (~torch.isfinite(got)).all(dim=1).tolist() == [True, True, False]
 
 
 def test_norm_and_gate_equal_torch(tier: str) -> None:
@@ -198,4 +253,7 @@ def test_what_no_native_kernel_takes_falls_back(library: Library) -> None:
     assert isinstance(kernels.choose(ordered, "cpu", F32), DequantizedLinear)
     assert isinstance(kernels.choose(WEIGHTS["Q4_1"], "cpu", BF16), DequantizedLinear)
     assert isinstance(kernels.choose(WEIGHTS["Q4_1"], "cuda", F32), DequantizedLinear)
+    assert isinstance(kernels.choose(bf16_weight(4, 6), "cpu", F32), CpuBf16Linear) == library.multiplies_bf16
+    exact = PackedWeight("dense", (4, 6), {"weight": torch.randn(4, 6).half()})
+    assert type(kernels.choose(exact, "cpu", F32)) is CpuDenseLinear
     assert isinstance(default_kernels("torch").choose(WEIGHTS["Q4_1"], "cpu", F32), DequantizedLinear)

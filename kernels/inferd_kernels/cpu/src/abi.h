@@ -33,11 +33,13 @@ struct row_group {
 };
 
 /* Quantized rows: groups [rows, groups]; fine [rows, groups * 32] or null; marks [rows, words of 64 groups] says which
- * groups have fine codes; those of the others are never written. */
+ * groups have fine codes; those of the others are never written. Or, in place of all three, rows rounded to bf16:
+ * halves [rows, groups * 32], zeros past the columns. */
 struct int8_rows {
     struct row_group *groups;
     int8_t *fine;
     uint64_t *marks;
+    uint16_t *halves;
 };
 
 enum source { SOURCE_PLAIN, SOURCE_NORM, SOURCE_SILU };
@@ -58,13 +60,14 @@ struct quant_args {
     int32_t deferred; /* rows up to here are left to the multiplications that read them */
 };
 
-enum number { NUMBER_F16, NUMBER_BF16, NUMBER_F32, NUMBER_I8 }; /* I8: in the KV cache only, with scales */
+enum number { NUMBER_F16, NUMBER_BF16, NUMBER_F32, NUMBER_I8, NUMBER_F8 }; /* I8, F8 (e4m3): in the KV cache only, with scales */
+#define ONE_BYTE(number) ((number) >= NUMBER_I8)
 
 /* y = rows * weights^T (+ bias) (+ residual), from packed weights (layout in gemm.h). */
 struct gemm_args {
     const int32_t *rows;
     struct int8_rows x;
-    const float *plain; /* dense weights read plain rows */
+    const float *plain; /* dense weights read plain rows, or, of bf16, rows in `x.halves` */
     int64_t plain_stride;
     const struct quant_args *source; /* what made x; small steps let it be made here */
     const uint8_t *weights;
@@ -112,7 +115,7 @@ struct write_args {
     void *k_cache, *v_cache;
     int32_t heads, kv_heads, width, rope, block_size, number;
     float eps;
-    float *k_scales, *v_scales; /* of int8: [blocks][kv_heads][block_size] */
+    float *k_scales, *v_scales; /* of one-byte numbers: [blocks][kv_heads][block_size] */
 };
 
 /* Paged attention. k_cache [blocks][kv_heads][width][block_size] (bf16: [width / 2][block_size][2]), v_cache

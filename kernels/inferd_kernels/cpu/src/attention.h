@@ -49,7 +49,7 @@ INLINE int64_t key_index(const struct attend_args *a, int64_t d, int64_t offset)
 /* Scales of a block's keys or values, from a key on; null where numbers need none. */
 INLINE const float *scales_of(const struct scan *s, const float *scales, int64_t key) {
     const struct attend_args *a = s->a;
-    return a->number == NUMBER_I8 ? scales + plane_of(s, key) / a->width + key % a->block_size : NULL;
+    return ONE_BYTE(a->number) ? scales + plane_of(s, key) / a->width + key % a->block_size : NULL;
 }
 
 /* Copy up to 32 keys and values as floats, keys transposed. Blocks of any size and format. */
@@ -85,7 +85,7 @@ static void stage_wide(struct scan *s, int64_t start, int64_t count) {
         if (k_scales)
             for (int64_t d = 0; d < width; d++)
                 vf_store(s->keys + d * TILE_KEYS + key,
-                         vf_mul(vf_i8((const int8_t *)a->k_cache + plane + d * size + offset), vf_load(k_scales)));
+                         vf_mul(vf_number(a->k_cache, plane + d * size + offset, a->number), vf_load(k_scales)));
         else if (a->number == NUMBER_BF16)
             for (int64_t d = 0; d < width; d += 2) {
                 const uint16_t *pairs = (const uint16_t *)a->k_cache + plane + d * size + offset * 2;
@@ -227,7 +227,7 @@ static void weigh_rows(struct scan *s, struct tile_view t, int64_t row, int64_t 
 /* Ask for keys ahead of their use: blocks lie apart, where no hardware prefetcher looks. */
 INLINE void prefetch_keys(const struct scan *s, int64_t start, int64_t end, int64_t most) {
     const struct attend_args *a = s->a;
-    const int64_t bytes = a->number == NUMBER_F32 ? 4 : a->number == NUMBER_I8 ? 1 : 2, pair = a->number == NUMBER_BF16 ? 2 : 1;
+    const int64_t bytes = a->number == NUMBER_F32 ? 4 : ONE_BYTE(a->number) ? 1 : 2, pair = a->number == NUMBER_BF16 ? 2 : 1;
     if (a->block_size % 16) return;
     for (int64_t key = start; key < end && key < start + most; key += 16) {
         const int64_t plane = plane_of(s, key), offset = key % a->block_size;

@@ -2,7 +2,10 @@
 
 static float weight_at(const struct gemm_args *a, int64_t n, int64_t k) {
     int64_t block = n / 16, c = n % 16;
-    if (a->bits >= 16) return number_at(a->weights, (block * a->columns + k) * 16 + c, a->number);
+    if (a->bits >= 16) {
+        const int64_t at = a->number == NUMBER_BF16 ? k / 2 * 32 + 2 * c + k % 2 : k * 16 + c;
+        return number_at(a->weights + block * dense_bytes(a), at, a->number);
+    }
     const uint8_t *w = a->weights + (block * a->groups + k / GROUP) * group_bytes(a);
     int64_t d = k % GROUP, h = a->halves == 2 ? d / 16 : 0;
     int32_t code = a->bits == 8 ? w[d / 4 * 64 + 4 * c + d % 4] : w[d / 8 * 64 + 4 * c + d % 4] >> (d % 8 >= 4 ? 4 : 0) & 15;

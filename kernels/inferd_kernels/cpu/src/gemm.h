@@ -4,13 +4,13 @@
  *   4 bits  4 vectors of 64 bytes; byte 4c + i of vector j holds depths 8j + i (low) and 8j + 4 + i (high) of
  *           column c;
  *   8 bits  8 vectors; byte 4c + i of vector j is depth 4j + i of column c, plus 128;
- * then 16 scales (for each half of the group, where groups are of 16), then as many mins. Dense weights are 16
- * numbers for each depth. One output is summed over the groups in order, in float32, whatever tile it falls in:
+ * then 16 scales (for each half of the group, where groups are of 16), then as many mins. Dense weights lie as
+ * gemm_dense.h says. One output is summed over the groups in order, in float32, whatever tile it falls in:
  * sum over g of scale_w scale_x (exact int32 dot product, zero point removed) + min_w sum_x.
  */
 
-/* Tiles. Up to FEW_ROWS rows of codes take one block of columns at a time: weights then come as one stream, which is what
- * the hardware reads ahead. More rows, and dense weights, take WIDE blocks, TILE_ROWS rows at a time. */
+/* Tiles. Up to FEW_ROWS rows of codes or bf16 take one block of columns at a time: weights then come as one stream, which is what
+ * the hardware reads ahead. More rows, and floats, take WIDE blocks, TILE_ROWS rows at a time. */
 #if defined(__AVX512VNNI__)
 #define FEW_ROWS 8
 #define TILE_ROWS 6
@@ -164,23 +164,7 @@ INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t ro
     }
 }
 
-INLINE void tile_dense(const struct gemm_args *a, int64_t row, int32_t block, const int R, const int C, const int NUMBER) {
-    const int64_t depth = a->columns, stride = depth * 16;
-    const int64_t base = block * stride;
-    vf sum[FEW_ROWS][WIDE];
-    for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) sum[r][c] = vf_zero();
-    for (int64_t k = 0; k < depth; k++) {
-        vf w[WIDE];
-        for (int c = 0; c < C; c++) w[c] = vf_number(a->weights, base + c * stride + k * 16, NUMBER);
-        for (int r = 0; r < R; r++) {
-            vf x = vf_set(a->plain[(row + r) * a->plain_stride + k]);
-            for (int c = 0; c < C; c++) sum[r][c] = vf_fma(x, w[c], sum[r][c]);
-        }
-    }
-    for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) finish(a, row + r, block + c, sum[r][c]);
-}
+#include "gemm_dense.h"
 
 /* One compiled function for each kind of weight and size of tile. */
 #define KIND_U4 0
@@ -190,12 +174,14 @@ INLINE void tile_dense(const struct gemm_args *a, int64_t row, int32_t block, co
 #define KIND_F16 4
 #define KIND_BF16 5
 #define KIND_F32 6
+#define KIND_PAIRS 7 /* bf16 weights and rows */
 
 typedef void tile_function(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block);
 
 #define TILE(kind, R, C)                                                                                        \
     static void tile_##kind##_##R##_##C(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t b) { \
         if (kind < 4) tile_codes(a, x, row, b, R, C, kind < 2 ? 4 : 8, 1 + kind % 2);                           \
+        else if (kind == KIND_PAIRS) tile_pairs(a, x.halves, row, b, R, C);                                     \
         else tile_dense(a, row, b, R, C, kind - 4);                                                             \
     }
 #define NAME(kind, R, C) tile_##kind##_##R##_##C
@@ -216,11 +202,12 @@ typedef void tile_function(const struct gemm_args *a, struct int8_rows x, int64_
 #define TILES(kind) TILE(kind, 1, 1)
 #define TABLE(kind) {{NAME(kind, 1, 1)}}
 #endif
-TILES(0) TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
-static tile_function *const tiles[7][FEW_ROWS][WIDE] = {TABLE(0), TABLE(1), TABLE(2), TABLE(3),
-                                                             TABLE(4), TABLE(5), TABLE(6)};
+TILES(0) TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7)
+static tile_function *const tiles[8][FEW_ROWS][WIDE] = {TABLE(0), TABLE(1), TABLE(2), TABLE(3),
+                                                             TABLE(4), TABLE(5), TABLE(6), TABLE(7)};
 
 INLINE int kind_of(const struct gemm_args *a) {
+    if (a->x.halves) return KIND_PAIRS;
     return a->bits == 4 ? a->halves - 1 : a->bits == 8 ? 1 + a->halves : KIND_F16 + a->number;
 }
 
@@ -245,7 +232,7 @@ static void gemm_run(const void *args, int32_t chunk, int32_t chunks, struct wor
     tile_function *const(*table)[WIDE] = tiles[kind_of(a)];
     for (int64_t start = 0; start < rows; start += ROWS_AT_ONCE) {
         const int64_t count = rows - start < ROWS_AT_ONCE ? rows - start : ROWS_AT_ONCE;
-        const int few = a->bits < 16 && count <= FEW_ROWS;
+        const int few = (a->bits < 16 || x.halves) && count <= FEW_ROWS;
         const int32_t wide = few ? 1 : WIDE;
         const int64_t parts = few ? 1 : (count + TILE_ROWS - 1) / TILE_ROWS; /* of nearly equal height */
         for (int32_t block = first; block < end; block += wide) {

@@ -10,7 +10,7 @@
 #define HEAD_ROWS 32     /* rows at a time */
 
 INLINE int64_t block_bytes(const struct gemm_args *a) {
-    return a->bits >= 16 ? (int64_t)a->columns * 16 * number_bytes(a->number) : a->groups * group_bytes(a);
+    return a->bits >= 16 ? dense_bytes(a) : a->groups * group_bytes(a);
 }
 
 /* The product of some rows and columns as a call of its own. */
@@ -22,6 +22,7 @@ static struct gemm_args part_of(const struct gemm_args *a, int64_t row, int64_t 
     if (part.bias) part.bias += column;
     if (part.plain) part.plain += row * part.plain_stride;
     if (part.x.groups) part.x.groups += row * a->groups;
+    if (part.x.halves) part.x.halves += row * a->groups * GROUP;
     if (part.x.fine) part.x.fine += row * a->groups * GROUP, part.x.marks += row * mark_words(a->groups);
     return part;
 }

@@ -17,17 +17,25 @@ static void norm_rope(const struct write_args *a, const float *x, const float *n
     }
 }
 
-/* Store a head's numbers as int8, `step` apart; returns their scale, NaN where one is not finite. */
-static float put_int8(int8_t *to, int64_t step, const float *x, int64_t n) {
+/* Store a head's numbers in one byte each, `step` apart; returns their scale, NaN where one is not finite. */
+static float put_bytes(uint8_t *to, int64_t step, const float *x, int64_t n, int number) {
+    const float most = number == NUMBER_I8 ? 127.0f : 448.0f;
     float peak = 0, bad = 0;
     for (int64_t d = 0; d < n; d++) {
         float size = fabsf(x[d]);
         peak = size > peak ? size : peak;
         bad += x[d] * 0.0f;
     }
-    const float inverse = peak > 1e-30f && bad == 0 ? 127.0f / peak : 0;
-    for (int64_t d = 0; d < n; d++) to[d * step] = inverse ? (int8_t)lrintf(x[d] * inverse) : 0;
-    return bad == 0 ? (inverse ? peak / 127.0f : 0) : bad;
+    if (bad != 0 || !(peak > 1e-30f)) {
+        for (int64_t d = 0; d < n; d++) to[d * step] = 0;
+        return bad != 0 ? bad : 0;
+    }
+    const float inverse = most / peak, scale = peak / most;
+    if (number == NUMBER_I8)
+        for (int64_t d = 0; d < n; d++) to[d * step] = (uint8_t)(int8_t)lrintf(x[d] * inverse);
+    else
+        for (int64_t d = 0; d < n; d++) to[d * step] = f8_of_f32(x[d] / scale);
+    return scale;
 }
 
 static int32_t write_chunks(const void *args, int32_t threads) {
@@ -46,10 +54,10 @@ static void write_run(const void *args, int32_t chunk, int32_t chunks, struct wo
             const int64_t plane = (block * a->kv_heads + h) * size * width;
             const float *value = a->v + row * a->v_stride + h * width;
             norm_rope(a, a->k + row * a->k_stride + h * width, a->k_norm, position, key);
-            if (a->number == NUMBER_I8) {
+            if (ONE_BYTE(a->number)) {
                 const int64_t scale = (block * a->kv_heads + h) * size + offset;
-                a->k_scales[scale] = put_int8((int8_t *)a->k_cache + plane + offset, size, key, width);
-                a->v_scales[scale] = put_int8((int8_t *)a->v_cache + plane + offset * width, 1, value, width);
+                a->k_scales[scale] = put_bytes((uint8_t *)a->k_cache + plane + offset, size, key, width, a->number);
+                a->v_scales[scale] = put_bytes((uint8_t *)a->v_cache + plane + offset * width, 1, value, width, a->number);
                 continue;
             }
             if (a->number == NUMBER_BF16) /* in pairs of columns, as attention.h says */

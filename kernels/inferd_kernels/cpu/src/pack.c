@@ -29,12 +29,14 @@ static void pack_group(const struct pack_args *a, int64_t block, int64_t g, uint
 }
 
 static void pack_dense(const struct pack_args *a, int64_t block) {
-    const int64_t size = a->bits / 8;
-    uint8_t *out = a->out + block * a->columns * 16 * size;
-    memset(out, 0, (size_t)(a->columns * 16 * size));
+    const int64_t size = a->bits / 8, step = a->number == NUMBER_BF16 ? 2 : 1; /* as gemm_dense.h says */
+    const int64_t bytes = (a->columns + step - 1) / step * step * 16 * size;
+    uint8_t *out = a->out + block * bytes;
+    memset(out, 0, (size_t)bytes);
     for (int64_t c = 0; c < 16 && block * 16 + c < a->n; c++)
         for (int64_t k = 0; k < a->columns; k++)
-            memcpy(out + (k * 16 + c) * size, a->codes + ((block * 16 + c) * a->columns + k) * size, (size_t)size);
+            memcpy(out + (k / step * step * 16 + c * step + k % step) * size,
+                   a->codes + ((block * 16 + c) * a->columns + k) * size, (size_t)size);
 }
 
 static int32_t pack_chunks(const void *args, int32_t threads) {

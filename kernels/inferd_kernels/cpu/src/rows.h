@@ -81,6 +81,7 @@ static void make_row(const struct quant_args *a, int64_t row, struct int8_rows o
             store_tail(plain, low, a->columns - g * GROUP);
             store_tail(plain + 16, high, a->columns - g * GROUP - 16);
         }
+        if (out.halves) put_bf16(out.halves + (first + g) * GROUP, low, high);
         if (!out.groups) continue;
         float scale = quantize_group(low, high, out.groups + first + g);
         squares += scale * scale;
@@ -116,9 +117,14 @@ static void quantize_run(const void *args, int32_t chunk, int32_t chunks, struct
 static struct int8_rows own_rows(const struct quant_args *source, struct worker *worker) {
     if (worker->made != source || worker->made_in != worker->serial) {
         int64_t rows = *source->rows, groups = (source->columns + GROUP - 1) / GROUP;
-        struct int8_rows out = {.groups = (struct row_group *)worker->scratch};
-        out.marks = (uint64_t *)(out.groups + rows * groups);
-        out.fine = source->out.fine ? (int8_t *)(out.marks + rows * mark_words(groups)) : NULL;
+        struct int8_rows out = {0};
+        if (source->out.halves) {
+            out.halves = (uint16_t *)worker->scratch;
+        } else {
+            out.groups = (struct row_group *)worker->scratch;
+            out.marks = (uint64_t *)(out.groups + rows * groups);
+            out.fine = source->out.fine ? (int8_t *)(out.marks + rows * mark_words(groups)) : NULL;
+        }
         for (int64_t row = 0; row < rows; row++) make_row(source, row, out, row);
         worker->made = source, worker->made_in = worker->serial, worker->made_rows = out;
     }

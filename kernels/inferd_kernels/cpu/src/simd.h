@@ -36,6 +36,17 @@ INLINE float f32_of_f16(uint16_t h) {
     float tiny = (float)mantissa * 5.9604644775390625e-8f; /* 2^-24 */
     return sign ? -tiny : tiny;
 }
+/* e4m3, without a code of its own for NaN: caches tell what is not finite by its scale. The bits of a code, shifted, are
+ * those of a float16 2^8 times as small. */
+INLINE float f32_of_f8(uint8_t b) { return 256.0f * f32_of_f16((uint16_t)((b & 0x80) << 8 | (b & 0x7f) << 7)); }
+INLINE uint8_t f8_of_f32(float f) { /* rounds to nearest even; what is larger becomes 448 */
+    uint32_t bits = bits_of_f32(f), rest = bits & 0x7fffffff;
+    uint32_t code = ((rest + 0x7ffff + (rest >> 20 & 1)) >> 20) - (120 << 3);
+    uint32_t tiny = bits_of_f32(f32_of_bits(rest) + 16384.0f) - 0x46800000; /* below 2^-6: the adder rounds to 2^-9 */
+    if (rest < 0x3c800000) code = tiny;
+    if (rest > 0x43e00000) code = 0x7e;
+    return (uint8_t)(bits >> 24 & 0x80 | code);
+}
 INLINE uint16_t f16_of_f32(float f) {
     uint32_t bits = bits_of_f32(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
     if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00);
@@ -76,6 +87,11 @@ INLINE vf vf_odd_bf16(const void *p) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32((int32_t)0xffff0000u)));
 }
 INLINE vf vf_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
+INLINE vf vf_f8(const void *p) {
+    __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(p)), 7);
+    __m512 small = _mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16((int16_t)0xbfff)));
+    return _mm512_mul_ps(small, _mm512_set1_ps(256.0f));
+}
 INLINE float vf_sum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE float vf_top(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
@@ -154,6 +170,12 @@ INLINE vf vf_even_bf16(const void *p) { return (vf){even_(p), even_((const __m25
 INLINE vf vf_odd_bf16(const void *p) { return (vf){odd_(p), odd_((const __m256i *)p + 1)}; }
 INLINE __m256 i8_(const char *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))); }
 INLINE vf vf_i8(const void *p) { return (vf){i8_(p), i8_((const char *)p + 8)}; }
+INLINE __m256 f8_(const char *p) {
+    __m128i wide = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const void *)p)), 7);
+    __m256 small = _mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16((int16_t)0xbfff)));
+    return _mm256_mul_ps(small, _mm256_set1_ps(256.0f));
+}
+INLINE vf vf_f8(const void *p) { return (vf){f8_(p), f8_((const char *)p + 8)}; }
 INLINE float vf_sum(vf x) {
     float t[16], s = 0;
     vf_store(t, x);
@@ -307,6 +329,11 @@ INLINE vf vf_i8(const void *p) {
     LANES r.v[i] = (float)((const int8_t *)p)[i];
     return r;
 }
+INLINE vf vf_f8(const void *p) {
+    vf r;
+    LANES r.v[i] = f32_of_f8(((const uint8_t *)p)[i]);
+    return r;
+}
 INLINE float vf_sum(vf a) {
     for (int step = 8; step; step /= 2)
         for (int i = 0; i < step; i++) a.v[i] += a.v[i + step];
@@ -373,6 +400,31 @@ INLINE vf vf_bytes(const int8_t *p) {
 }
 #endif
 
+/* Pairs of bf16: vp = 16 of them. A lane of a dot product gains both products of its pair. */
+#if defined(__AVX512BF16__)
+typedef __m512bh vp;
+INLINE vp vp_load(const void *p) { return (vp)_mm512_loadu_si512(p); }
+INLINE vp vp_repeat(const uint16_t *p) {
+    int32_t pair;
+    memcpy(&pair, p, 4);
+    return (vp)_mm512_set1_epi32(pair);
+}
+INLINE vf dot_pair(vf sum, vp a, vp b) { return _mm512_dpbf16_ps(sum, a, b); }
+INLINE void put_bf16(uint16_t *out, vf low, vf high) { _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(high, low)); }
+#else
+typedef struct { vf even, odd; } vp;
+INLINE vp vp_load(const void *p) { return (vp){vf_even_bf16(p), vf_odd_bf16(p)}; }
+INLINE vp vp_repeat(const uint16_t *p) {
+    return (vp){vf_set(f32_of_bits((uint32_t)p[0] << 16)), vf_set(f32_of_bits((uint32_t)p[1] << 16))};
+}
+INLINE vf dot_pair(vf sum, vp a, vp b) { return vf_fma(a.odd, b.odd, vf_fma(a.even, b.even, sum)); }
+INLINE void put_bf16(uint16_t *out, vf low, vf high) {
+    float lanes[32];
+    vf_store(lanes, low), vf_store(lanes + 16, high);
+    for (int i = 0; i < 32; i++) out[i] = bf16_of_f32(lanes[i]);
+}
+#endif
+
 INLINE int16_t sum_16(const int8_t *p) {
 #if defined(__x86_64__) /* distances from 0 of the bytes plus 128 */
     __m128i sums = _mm_sad_epu8(_mm_xor_si128(_mm_loadu_si128((const void *)p), _mm_set1_epi8(-128)), _mm_setzero_si128());
@@ -404,12 +456,14 @@ INLINE vf vf_number(const void *base, int64_t index, int number) {
     if (number == NUMBER_F16) return vf_f16((const uint16_t *)base + index);
     if (number == NUMBER_BF16) return vf_bf16((const uint16_t *)base + index);
     if (number == NUMBER_I8) return vf_i8((const int8_t *)base + index);
+    if (number == NUMBER_F8) return vf_f8((const uint8_t *)base + index);
     return vf_load((const float *)base + index);
 }
 INLINE float number_at(const void *base, int64_t index, int number) {
     if (number == NUMBER_F16) return f32_of_f16(((const uint16_t *)base)[index]);
     if (number == NUMBER_BF16) return f32_of_bits((uint32_t)((const uint16_t *)base)[index] << 16);
     if (number == NUMBER_I8) return (float)((const int8_t *)base)[index];
+    if (number == NUMBER_F8) return f32_of_f8(((const uint8_t *)base)[index]);
     return ((const float *)base)[index];
 }
 INLINE void number_put(void *base, int64_t index, int number, float x) {
