@@ -1,4 +1,4 @@
-/* Counter-based Gumbel noise and fixed-point weights, bit for bit what daemon/inferd/engine/sampler computes.
+/* Counter-based Gumbel noise and fixed-point weights, bit for bit what kernels/inferd_kernels/reference/noise.py computes.
  *
  * Everything here is single IEEE operations in a fixed order (no fused multiplication), so that C, torch on a CPU and
  * torch on a GPU give the same bits. Compilers turn these vectors into whatever the tier has.
