@@ -51,3 +51,10 @@ def _one_torch_thread() -> None:
 def default_model() -> Path:
     """The GGUF file of the default model; skips where it cannot be had."""
     return smollm2_path()
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the names of sockets, which `tmp_path` may not."""
+    with tempfile.TemporaryDirectory(prefix="infd") as folder:
+        yield Path(folder)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +14,6 @@ from inferd_client import protocol as p
 from tests.front.harness import Daemon, Raw, daemon, eventually, launch
 
 SECRET = "the quick brown fox has the code 90125"
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="infd"))
-    yield path
-    shutil.rmtree(path)
 
 
 def state_of(running: Daemon) -> Path:
@@ -43,7 +33,7 @@ def end(running: Daemon, how: int) -> None:
     running.wait()
 
 
-def test_lengths_times_and_reuse_are_kept(folder: Path) -> None:
+def test_lengths_times_and_reuse_are_kept(short_folder: Path) -> None:
     with daemon() as running:
         client = running.client()
         client.run("x" * 10, max_tokens=3)
@@ -74,9 +64,9 @@ def test_a_cancelled_request_counts_with_what_it_made_and_a_refused_one_does_not
     assert found.ends == {"cancelled": 1}
 
 
-def test_no_text_is_kept_anywhere(folder: Path) -> None:
+def test_no_text_is_kept_anywhere(short_folder: Path) -> None:
     """Neither prompt nor output is in anything the daemon leaves, nor in what it answers."""
-    running = launch(folder / "run", reply=f"answer: {SECRET}")
+    running = launch(short_folder / "run", reply=f"answer: {SECRET}")
     client = running.client("tester")
     client.run(SECRET, bad_words=("fox brown",), stop=("hunter2",))
     answer = p.encode(client.call(p.Traffic(id="t")))[1]
@@ -89,13 +79,15 @@ def test_no_text_is_kept_anywhere(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_it_survives_the_end_of_the_daemon(folder: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = launch(folder / "run")
+def test_it_survives_the_end_of_the_daemon(
+    short_folder: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = launch(short_folder / "run")
     first.client().run("x" * 10, max_tokens=3)
     if how is signal.SIGKILL:  # it is written within a few seconds, not at the end
         eventually(lambda: file.read(state_of(first)), keeper.WRITE_S + 10)
     end(first, how)
-    second = launch(folder / "run")
+    second = launch(short_folder / "run")
     client = second.client()
     client.run("x" * 10, max_tokens=3)
     assert record_of(client).lengths == ((10, 3, 2),)
@@ -104,23 +96,23 @@ def test_it_survives_the_end_of_the_daemon(folder: Path, how: signal.Signals, mo
     assert report.requests == 2
 
 
-def test_killed_at_any_moment_the_file_is_whole(folder: Path) -> None:
+def test_killed_at_any_moment_the_file_is_whole(short_folder: Path) -> None:
     """A kill between writing and renaming leaves the part beside the old file, which stands."""
-    state = folder / "run-state"
-    first = launch(folder / "run")
+    state = short_folder / "run-state"
+    first = launch(short_folder / "run")
     first.client().run("x" * 10, max_tokens=3)
     end(first, signal.SIGTERM)
     (state / f"{file.FILE}.part").write_bytes(b'{"version":1,"mod')
-    second = launch(folder / "run")
+    second = launch(short_folder / "run")
     assert record_of(second.client()).requests == 1
     end(second, signal.SIGTERM)
 
 
-def test_a_damaged_file_is_put_aside(folder: Path) -> None:
-    state = folder / "run-state"
+def test_a_damaged_file_is_put_aside(short_folder: Path) -> None:
+    state = short_folder / "run-state"
     state.mkdir()
     (state / file.FILE).write_bytes(b"nonsense")
-    running = launch(folder / "run")
+    running = launch(short_folder / "run")
     client = running.client()
     assert client.call(p.Traffic(id="t")).models == ()
     client.run("x" * 10, max_tokens=3)
@@ -130,9 +122,9 @@ def test_a_damaged_file_is_put_aside(folder: Path) -> None:
     assert "starts anew" in running.logged()
 
 
-def test_a_folder_that_cannot_be_written_costs_nothing_but_the_record(folder: Path) -> None:
-    (folder / "run-state").write_text("in the way")
-    running = launch(folder / "run")
+def test_a_folder_that_cannot_be_written_costs_nothing_but_the_record(short_folder: Path) -> None:
+    (short_folder / "run-state").write_text("in the way")
+    running = launch(short_folder / "run")
     client = running.client()
     text, done = client.run("hello")
     assert (text, done.reason) == ("hello", "stop")
@@ -141,33 +133,33 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_the_record(folder: Pa
     end(running, signal.SIGTERM)
 
 
-def test_a_second_daemon_does_not_touch_the_record_of_the_first(folder: Path) -> None:
-    first = launch(folder / "run")
+def test_a_second_daemon_does_not_touch_the_record_of_the_first(short_folder: Path) -> None:
+    first = launch(short_folder / "run")
     first.client().run("x" * 10, max_tokens=3)
-    os.symlink(folder / "run-state", folder / "two-state")
-    second = launch(folder / "two")
+    os.symlink(short_folder / "run-state", short_folder / "two-state")
+    second = launch(short_folder / "two")
     second.client().run("y" * 40, max_tokens=3)
     assert record_of(second.clients[0]).lengths == ((43, 3, 1),)
     end(second, signal.SIGTERM)
     end(first, signal.SIGTERM)
-    assert file.read(folder / "run-state")[0].lengths == ((10, 3, 1),)
+    assert file.read(short_folder / "run-state")[0].lengths == ((10, 3, 1),)
 
 
-def test_models_that_rest_keep_their_record(folder: Path) -> None:
+def test_models_that_rest_keep_their_record(short_folder: Path) -> None:
     """Only what changed is encoded anew; the rest must still be in every file, also after a restart."""
-    running = launch(folder / "run", models=["a", "b"])
+    running = launch(short_folder / "run", models=["a", "b"])
     client = running.client()
     client.run("x" * 10, max_tokens=3, model="a")
     client.run("x" * 20, max_tokens=3, model="b")
     end(running, signal.SIGTERM)
-    running = launch(folder / "run", models=["a", "b"])
+    running = launch(short_folder / "run", models=["a", "b"])
     running.client().run("x" * 20, max_tokens=3, model="b")
     end(running, signal.SIGTERM)
     assert {r.model: r.lengths for r in file.read(state_of(running))} == {"a": ((10, 3, 1),), "b": ((21, 3, 2),)}
 
 
-def test_clearing(folder: Path) -> None:
-    running = launch(folder / "run", models=["a", "b"])
+def test_clearing(short_folder: Path) -> None:
+    running = launch(short_folder / "run", models=["a", "b"])
     client = running.client()
     for model in ("a", "b"):
         client.run("x" * 10, max_tokens=3, model=model)
@@ -179,8 +171,8 @@ def test_clearing(folder: Path) -> None:
     end(running, signal.SIGTERM)
 
 
-def test_switched_off_nothing_is_kept(folder: Path) -> None:
-    running = launch(folder / "run", config={"traffic": {"record": False}})
+def test_switched_off_nothing_is_kept(short_folder: Path) -> None:
+    running = launch(short_folder / "run", config={"traffic": {"record": False}})
     client = running.client()
     client.run("hello")
     reply = client.call(p.Traffic(id="t"))

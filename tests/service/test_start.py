@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +16,10 @@ pytestmark = pytest.mark.daemon
 SMALL = ("--set", "engine.max_context=64", "--set", "daemon.spare_worker=off")
 
 
-@pytest.fixture
-def root() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="infd"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-def test_the_system_service_from_start_to_stop(root: Path) -> None:
-    model = tiny_llama(root / "tiny")
+def test_the_system_service_from_start_to_stop(short_folder: Path) -> None:
+    model = tiny_llama(short_folder / "tiny")
     settings = ("--set", f"models.tiny.path={model}", "--set", "default_model=tiny")
-    service = Service("system", root, [*own_command(), *SMALL, *settings, "serve"], watchdog_s=1.0)
+    service = Service("system", short_folder, [*own_command(), *SMALL, *settings, "serve"], watchdog_s=1.0)
     try:
         service.hear("READY=1")
         assert "STATUS=tiny: ready" in service.told
@@ -48,7 +38,7 @@ def test_the_system_service_from_start_to_stop(root: Path) -> None:
         service.close()
     assert (service.folder("State") / "traffic.json").exists()
     assert any(service.folder("Cache").iterdir())
-    left = {path.name for path in root.iterdir()}
+    left = {path.name for path in short_folder.iterdir()}
     assert left == {"run", "lib", "cache", "etc", "tiny", "notify", "log"}  # nothing beside the folders of the unit
 
 
@@ -59,8 +49,8 @@ def test_the_system_service_from_start_to_stop(root: Path) -> None:
         (("--set", "engine.no_such_setting=1"), "no_such_setting"),
     ],
 )
-def test_what_a_restart_cannot_mend_ends_it_for_good(root: Path, settings: tuple[str, ...], told: str) -> None:
-    service = Service("system", root, [*own_command(), *settings, "serve"])
+def test_what_a_restart_cannot_mend_ends_it_for_good(short_folder: Path, settings: tuple[str, ...], told: str) -> None:
+    service = Service("system", short_folder, [*own_command(), *settings, "serve"])
     try:
         code = service.ended()
     finally:
@@ -70,11 +60,11 @@ def test_what_a_restart_cannot_mend_ends_it_for_good(root: Path, settings: tuple
     assert "READY=1" not in service.told
 
 
-def test_settings_come_from_the_folder_of_the_unit(root: Path) -> None:
+def test_settings_come_from_the_folder_of_the_unit(short_folder: Path) -> None:
     """/etc/inferd/config.toml of the system service."""
-    (root / "etc" / "inferd").mkdir(parents=True)
-    (root / "etc" / "inferd" / "config.toml").write_text('default_model = "named-in-etc"\n')
-    service = Service("system", root, [*own_command(), "serve"])
+    (short_folder / "etc" / "inferd").mkdir(parents=True)
+    (short_folder / "etc" / "inferd" / "config.toml").write_text('default_model = "named-in-etc"\n')
+    service = Service("system", short_folder, [*own_command(), "serve"])
     try:
         assert service.ended() == 66
     finally:

@@ -46,7 +46,7 @@ from inferd.plugin.types import (
     TensorMeta,
 )
 from inferd_kernels.available import runs_on_triton, why_no_triton
-from inferd_kernels.cpu.library import load, why_missing
+from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.threads import usable_cores
 from inferd_kernels.linear import LinearKernels, default_kernels
 
@@ -108,7 +108,7 @@ def assemble(settings: WorkerSettings) -> Assembly:
         resolution.attention.kv_layout(group, kv_format, config.engine.block_size) for group in kv_groups(spec)
     )
     placement = resolution.parallel.place(spec, [device])
-    shape = _shape(settings, stored, resolution, spec, layouts, device, dtype, packed=kernels.triton)
+    shape = _shape(settings, stored, resolution, spec, layouts, device, dtype, kernels)
     depth, why = choose_depth(
         config.engine.overlap,
         drafting=resolution.draft.active,
@@ -326,17 +326,16 @@ def _shape(
     layouts: tuple[KVLayout, ...],
     device: str,
     dtype: str,
-    *,
-    packed: bool,
+    kernels: LinearKernels,
 ) -> EngineShape:
-    """Size the engine from estimates. `packed`: the kernels of a GPU multiply packed weights as they are."""
+    """Size the engine from estimates."""
     engine = settings.config.engine
     inner = max(layer.mlp.inner for layer in spec.layers)
     on_host = not device.startswith("cuda")
-    native = on_host and engine.linear in ("auto", "native") and not why_missing()
+    native = bool(kernels.isa)
     budget = MemoryBudget(
         grant=engine.memory or _grant(settings, device),
-        weights=weight_bytes(stored, dtype, native=native or packed),
+        weights=weight_bytes(stored, dtype, native=native or kernels.triton),
         activations=activation_bytes(
             engine.token_budget or DEFAULT_CHUNK,
             spec.hidden_size,

@@ -110,6 +110,11 @@ class Sequence:
         return self.sampling.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt
 
 
+def is_penalised(sampling: SamplingParams) -> bool:
+    """Say whether earlier tokens count in the choice of the next."""
+    return sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
+
+
 def asks_host(sampling: SamplingParams) -> bool:
     """Say whether the host takes part in choosing a token: it edits logits, counts earlier tokens or reports them."""
     return (
@@ -118,7 +123,5 @@ def asks_host(sampling: SamplingParams) -> bool:
         or sampling.allowed_token_ids is not None
         or bool(sampling.logit_bias)
         or sampling.min_tokens > 0
-        or sampling.repetition_penalty != 1
-        or sampling.presence_penalty != 0
-        or sampling.frequency_penalty != 0
+        or is_penalised(sampling)
     )

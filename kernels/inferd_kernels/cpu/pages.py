@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 from threading import Lock
 
 import torch
+
+from inferd_kernels.cpu.library import load
 
 LARGE_PAGE = 2 << 20
 SLAB = 64 << 20
@@ -17,9 +18,7 @@ def large_pages(num_bytes: int) -> mmap.mmap:
     """Return at least so many zeroed bytes, on large pages where the system has them; they take memory once written."""
     whole = -(-max(1, num_bytes) // LARGE_PAGE) * LARGE_PAGE
     memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    load().advise(torch.frombuffer(memory, dtype=torch.uint8).data_ptr(), whole)
     return memory
 
 

@@ -42,22 +42,26 @@ def block_of(columns: int, group: int) -> int:
     return next((block for block in (128, 64, 32) if group % block == 0 and columns % block == 0), 0)
 
 
+def group_of(weight: Packed) -> int:
+    """Return the columns that share a scale: all of them where a row has one scale."""
+    columns, scales = weight.shape[1], weight.planes["scales"]
+    return columns if scales.ndim == 1 else weight.group or columns // scales.shape[1]
+
+
 def pack_w8(weight: Packed, device: str | torch.device) -> Weight8:
     """Put an `i8_group`, `i8_channel` or `fp8` weight into kernel order on a device."""
-    rows, columns = weight.shape
+    rows = weight.shape[0]
     codes, scales = weight.planes["codes"].to(device), weight.planes["scales"].to(device)
     mins = weight.planes.get("mins")
-    group = weight.group or columns
     if scales.ndim == 1:
-        scales, group = scales.unsqueeze(0), columns
+        scales = scales.unsqueeze(0)
     else:
         if weight.form == "fp8":
-            group = weight.group or columns // scales.shape[1]
             block_rows = weight.group or triton.cdiv(rows, scales.shape[0])
             scales = scales.repeat_interleave(block_rows, 0)[:rows]
         scales = scales.t()
     placed = None if mins is None else mins.to(device).t().contiguous()
-    return Weight8(codes, scales.contiguous(), placed, group, weight.zero)
+    return Weight8(codes, scales.contiguous(), placed, group_of(weight), weight.zero)
 
 
 def gemm_w8_reference(x: torch.Tensor | QuantizedRows, weight: Packed, epilogue: Epilogue) -> torch.Tensor:

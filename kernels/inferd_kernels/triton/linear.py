@@ -16,7 +16,7 @@ from inferd_kernels.triton.embedding import embedding_rows
 from inferd_kernels.triton.gate import quantize_rows
 from inferd_kernels.triton.gemm_fp8 import gemm_fp8
 from inferd_kernels.triton.gemm_w4 import Weight4, gemm_w4, half_of, pack_w4
-from inferd_kernels.triton.gemm_w8 import Weight8, block_of, gemm_w8, pack_w8
+from inferd_kernels.triton.gemm_w8 import Weight8, block_of, gemm_w8, group_of, pack_w8
 from inferd_kernels.triton.norm import QuantizedRows
 from inferd_kernels.triton.split_k import Epilogue
 
@@ -104,7 +104,7 @@ class GpuPacked8(DeviceRows, LinearKernel):
             return False
         if weight.form == "fp8" and torch.cuda.is_available() and torch.cuda.get_device_capability() < FP8_CAPABILITY:
             return False
-        return block_of(weight.shape[1], _group(weight)) > 0
+        return block_of(weight.shape[1], group_of(weight)) > 0
 
     def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> Weight8:
         return pack_w8(weight, device)
@@ -155,12 +155,6 @@ class GpuRounded8(GpuPacked8):
         rows = x if isinstance(x, QuantizedRows) else quantize_rows(x, self._codes)
         multiply = gemm_w8 if self._codes == torch.int8 else gemm_fp8
         return multiply(rows, weight, Epilogue(bias, residual), out=out)
-
-
-def _group(weight: Packed) -> int:
-    """Return the columns that share a scale."""
-    columns, scales = weight.shape[1], weight.planes["scales"]
-    return weight.group or (columns if scales.ndim == 1 else columns // scales.shape[1])
 
 
 def gpu_kernels(device: str = "cuda") -> LinearKernels:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from inferd.plugin.contracts import Architecture, ConfigView
-from inferd.plugin.types import Accept, Gqa, ModelSpec, ProbeContext, Reject, TensorRule, Verdict
+from inferd.plugin.types import Accept, ModelSpec, ProbeContext, Reject, TensorRule, Verdict
 from inferd_plugins.arch.decoder import model_spec, tensor_rules
 from inferd_plugins.arch.rope import gguf_ropes, hf_ropes
 from inferd_plugins.arch.sizes import gguf_sizes, hf_sizes
-from inferd_plugins.arch.windows import hf_windows
+from inferd_plugins.arch.windows import hf_windows, windowed
 
 
 class Qwen2(Architecture):
@@ -29,18 +29,7 @@ class Qwen2(Architecture):
             sizes = hf_sizes(config)
             ropes = hf_ropes(config, sizes.head_dim)
             windows = hf_windows(config, sizes.layers)
-        attention = [
-            Gqa(
-                sizes.heads,
-                sizes.kv_heads,
-                sizes.head_dim,
-                rope="sliding" if window and "sliding" in ropes else "main",
-                scale=sizes.head_dim**-0.5,
-                window=window,
-                qkv_bias=True,
-            )
-            for window in windows
-        ]
+        attention = windowed(sizes, ropes, windows, qkv_bias=True)
         return model_spec("qwen2", sizes, ropes, attention)
 
     def tensors(self, spec: ModelSpec, source: Literal["hf", "gguf"]) -> list[TensorRule]:

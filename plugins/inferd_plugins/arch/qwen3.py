@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from inferd.plugin.contracts import Architecture, ConfigView
-from inferd.plugin.types import Accept, Gqa, ModelSpec, ProbeContext, Reject, TensorRule, Verdict
+from inferd.plugin.types import Accept, ModelSpec, ProbeContext, Reject, TensorRule, Verdict
 from inferd_plugins.arch.decoder import model_spec, tensor_rules
 from inferd_plugins.arch.rope import gguf_ropes, hf_ropes
 from inferd_plugins.arch.sizes import gguf_sizes, hf_sizes
-from inferd_plugins.arch.windows import hf_windows
+from inferd_plugins.arch.windows import hf_windows, windowed
 
 HEAD_DIM = 128
 """Of a config.json that does not say; hidden size and heads do not tell it."""
@@ -34,20 +34,7 @@ class Qwen3(Architecture):
             ropes = hf_ropes(config, sizes.head_dim)
             windows = hf_windows(config, sizes.layers)
             qkv_bias = out_bias = config.bool("attention_bias", False)
-        attention = [
-            Gqa(
-                sizes.heads,
-                sizes.kv_heads,
-                sizes.head_dim,
-                rope="sliding" if window and "sliding" in ropes else "main",
-                scale=sizes.head_dim**-0.5,
-                window=window,
-                qk_norm=True,
-                qkv_bias=qkv_bias,
-                out_bias=out_bias,
-            )
-            for window in windows
-        ]
+        attention = windowed(sizes, ropes, windows, qkv_bias=qkv_bias, out_bias=out_bias, qk_norm=True)
         return model_spec("qwen3", sizes, ropes, attention)
 
     def tensors(self, spec: ModelSpec, source: Literal["hf", "gguf"]) -> list[TensorRule]:

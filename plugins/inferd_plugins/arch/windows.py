@@ -1,8 +1,12 @@
-"""Which layers of a Qwen attend over a window, as its config.json says it."""
+"""Qwen's attention: which layers attend over a window, as config.json says it, and by which rope."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from inferd.plugin.contracts import ConfigView
+from inferd.plugin.types import Gqa, RopeSpec
+from inferd_plugins.arch.sizes import Sizes
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
@@ -19,3 +23,29 @@ def hf_windows(config: ConfigView, layers: int) -> list[int | None]:
     if not isinstance(types, list) or len(types) != layers or any(t not in _LAYER_TYPES for t in types):
         raise ValueError(f"layer_types must name one of {', '.join(_LAYER_TYPES)} for each of {layers} layers")
     return [window if t == "sliding_attention" else None for t in types]
+
+
+def windowed(
+    sizes: Sizes,
+    ropes: Mapping[str, RopeSpec],
+    windows: Sequence[int | None],
+    *,
+    qkv_bias: bool,
+    out_bias: bool = False,
+    qk_norm: bool = False,
+) -> list[Gqa]:
+    """Return the attention of each layer; those with a window have the rope `sliding` where there is one."""
+    return [
+        Gqa(
+            sizes.heads,
+            sizes.kv_heads,
+            sizes.head_dim,
+            rope="sliding" if window and "sliding" in ropes else "main",
+            scale=sizes.head_dim**-0.5,
+            window=window,
+            qk_norm=qk_norm,
+            qkv_bias=qkv_bias,
+            out_bias=out_bias,
+        )
+        for window in windows
+    ]

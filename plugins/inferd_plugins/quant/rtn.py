@@ -125,12 +125,16 @@ def _four_bits(groups: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _int8(groups: torch.Tensor) -> dict[str, torch.Tensor]:
-    scales = groups.abs().amax(-1) / 127
-    codes = groups / scales.where(scales > 0, 1.0).unsqueeze(-1)
-    return {"codes": codes.round_().to(torch.int8), "scales": scales}
+    values, scales = _scaled(groups, 127)
+    return {"codes": values.round_().to(torch.int8), "scales": scales}
 
 
 def _fp8(groups: torch.Tensor) -> dict[str, torch.Tensor]:
-    scales = groups.abs().amax(-1) / 448
-    codes = groups / scales.where(scales > 0, 1.0).unsqueeze(-1)
-    return {"codes": codes.to(torch.float8_e4m3fn), "scales": scales}
+    values, scales = _scaled(groups, 448)
+    return {"codes": values.to(torch.float8_e4m3fn), "scales": scales}
+
+
+def _scaled(groups: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return groups [N, G, K / G] over their scales [N, G], which take the largest value to `largest`."""
+    scales = groups.abs().amax(-1) / largest
+    return groups / scales.where(scales > 0, 1.0).unsqueeze(-1), scales

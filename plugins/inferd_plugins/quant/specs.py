@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
+
 from inferd.plugin.contracts import Capabilities, Effect, PluginSpec
 from inferd_plugins.quant.options import ChannelOptions, GroupOptions
 
-FEWER_BYTES = (
-    Effect("capacity", "weight_bytes", "better"),
-    Effect("decode", "tpot", "better"),
-)
-"""Of packing at load, where a kernel computes on the packed form."""
+
+def _packer(name: str, target: str, options: type[msgspec.Struct], prefill: Literal["better", "none"]) -> PluginSpec:
+    """Describe packing at load. It is never chosen unless named: it changes the model."""
+    return PluginSpec(
+        name=name,
+        kind="quantizer",
+        target=f"inferd_plugins.quant.rtn:{target}",
+        exactness="approximate",
+        capabilities=Capabilities(capture_safe=True),
+        # Where a kernel computes on the packed form.
+        effects=(
+            Effect("capacity", "weight_bytes", "better"),
+            Effect("decode", "tpot", "better"),
+            Effect("prefill", "ttft", prefill),
+        ),
+        baseline="none",
+        options=options,
+    )
+
 
 PLUGINS = (
     PluginSpec(
@@ -37,35 +55,7 @@ PLUGINS = (
         baseline="none",
         priority=5,
     ),
-    # Never chosen unless named: they change the model.
-    PluginSpec(
-        name="int4",
-        kind="quantizer",
-        target="inferd_plugins.quant.rtn:Int4",
-        exactness="approximate",
-        capabilities=Capabilities(capture_safe=True),
-        effects=(*FEWER_BYTES, Effect("prefill", "ttft", "none")),
-        baseline="none",
-        options=GroupOptions,
-    ),
-    PluginSpec(
-        name="int8",
-        kind="quantizer",
-        target="inferd_plugins.quant.rtn:Int8",
-        exactness="approximate",
-        capabilities=Capabilities(capture_safe=True),
-        effects=(*FEWER_BYTES, Effect("prefill", "ttft", "better")),
-        baseline="none",
-        options=ChannelOptions,
-    ),
-    PluginSpec(
-        name="fp8",
-        kind="quantizer",
-        target="inferd_plugins.quant.rtn:Fp8",
-        exactness="approximate",
-        capabilities=Capabilities(capture_safe=True),
-        effects=(*FEWER_BYTES, Effect("prefill", "ttft", "better")),
-        baseline="none",
-        options=ChannelOptions,
-    ),
+    _packer("int4", "Int4", GroupOptions, "none"),
+    _packer("int8", "Int8", ChannelOptions, "better"),
+    _packer("fp8", "Fp8", ChannelOptions, "better"),
 )

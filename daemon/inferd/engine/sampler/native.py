@@ -37,7 +37,7 @@ class NativeEdits:
         self.row_masks = np.zeros(num_rows, np.int64)
         """Address of the mask of each row; 0 = everything may be chosen."""
         self._choice = choice
-        self._vocab = vocab_size
+        self._words = -(-vocab_size // 32)
         self._masks: dict[int, _Masks] = {}
         self._biases: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._used = 0
@@ -92,7 +92,7 @@ class NativeEdits:
             self.row_masks[row] = parts[0].ctypes.data if parts else 0
 
     def _made(self, parts: Sequence[NDArray[np.int32]], banned: Sequence[int]) -> NDArray[np.int32]:
-        made = self._all()
+        made = np.full(self._words, ALL)
         for mask in parts:
             made &= mask
         for token in banned:
@@ -107,9 +107,6 @@ class NativeEdits:
         return _Masks(edits, num_prompt, early, late)
 
     def _bits(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        flags = np.zeros(len(self._all()) * 32, np.uint8)
+        flags = np.zeros(self._words * 32, np.uint8)
         flags[ids] = 1
         return np.packbits(flags, bitorder="little").view(np.int32)
-
-    def _all(self) -> NDArray[np.int32]:
-        return np.full(-(-self._vocab // 32), ALL)

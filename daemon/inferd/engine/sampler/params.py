@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from inferd.engine.request import is_penalised
 from inferd_kernels.cpu.operators import SLOT_CHOICE
 
 if TYPE_CHECKING:
@@ -39,10 +40,6 @@ class SlotParams:
         record = self.choice[slot]
         for name, value in _choice(init.seed, sampling, keep=keep).items():
             record[name] = value
-
-
-def is_penalised(sampling: SamplingParams) -> bool:
-    return sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
 
 
 def _choice(seed: int, sampling: SamplingParams, *, keep: bool) -> dict[str, float]:

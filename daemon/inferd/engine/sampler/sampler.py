@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from inferd.engine.request import is_penalised
 from inferd.engine.sampler.edits import SlotEdits, apply_penalties
 from inferd.engine.sampler.history import History
 from inferd.engine.sampler.masks import apply_masks
 from inferd.engine.sampler.native import NativeEdits
-from inferd.engine.sampler.params import SlotParams, is_penalised
+from inferd.engine.sampler.params import SlotParams
 from inferd_kernels.cpu.operators import BAD_LOGITS, NO_TOKEN
 from inferd_kernels.reference.filters import apply_min_p, apply_top_k, apply_top_p
 from inferd_kernels.reference.noise import gumbel, row_keys

@@ -67,24 +67,31 @@ def rig(decoder: Decoder, maker: FakeGraphs | None, **options: Any) -> Rig:
     layouts = [backend.kv_layout(group, "fp32", SHAPE.block_size) for group in kv_groups(decoder.spec)]
     runner = Runner(decoder, backend, layouts, shape, device="cpu", dtype=torch.float32)
     if maker is not None:
-        runner._queued, runner._last = True, None
         for planes in runner.kv.values():
             for plane in planes.values():
                 plane.fill_(float("nan"))
-        runner._captured = GraphForward(
-            decoder,
-            backend,
-            runner.kv,
-            (inputs := PinnedInputs(shape, 1, "cpu")),
-            DeviceTokens(shape.max_sequences, inputs.max_rows, shape.depth, "cpu"),
-            BucketWorkspace("cpu"),
-            runner._sampler.params.choice,
-            shape,
-            maker=maker,
-            choose_tokens=lambda logits, params: sample(logits, params, block=512),
-            **options,
-        )
+        put_on_graphs(runner, maker, **options)
     return Rig(runner)
+
+
+def put_on_graphs(runner: Runner, maker: FakeGraphs | None, **options: Any) -> None:
+    """Let a runner of this CPU work as on a GPU, with graphs of `maker`."""
+    shape = runner.shape
+    inputs = PinnedInputs(shape, 1, "cpu")
+    runner._queued, runner._last = True, None
+    runner._captured = GraphForward(
+        runner.decoder,
+        runner._backend,
+        runner.kv,
+        inputs,
+        DeviceTokens(shape.max_sequences, inputs.max_rows, shape.depth, "cpu"),
+        BucketWorkspace("cpu"),
+        runner._sampler.params.choice,
+        shape,
+        maker=maker,
+        choose_tokens=lambda logits, params: sample(logits, params, block=512),
+        **options,
+    )
 
 
 def story(made: Rig) -> list[list[int]]:
@@ -180,19 +187,7 @@ def engine_results(folder: Path, maker: LateGraphs | None) -> dict[str, list[int
     engine, runner = made.engine, made.runner
     engine.executor = made.tap.inner
     if maker is not None:
-        runner._queued, runner._last, shape = True, None, made.scheduler.shape
-        runner._captured = GraphForward(
-            runner.decoder,
-            runner._backend,
-            runner.kv,
-            (inputs := PinnedInputs(shape, 1, "cpu")),
-            DeviceTokens(shape.max_sequences, inputs.max_rows, shape.depth, "cpu"),
-            BucketWorkspace("cpu"),
-            runner._sampler.params.choice,
-            shape,
-            maker=maker,
-            choose_tokens=lambda logits, params: sample(logits, params, block=512),
-        )
+        put_on_graphs(runner, maker)
         collect = engine.executor.collect
 
         def asked() -> StepOutput:
