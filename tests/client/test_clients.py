@@ -227,12 +227,12 @@ def test_progress_resets_idle_and_reaches_the_caller(face, runtime):
         if isinstance(message, p.Generate):
             start(router, identity, message)
             for i in range(6):
-                time.sleep(0.06)
+                time.sleep(0.4)
                 router.send("data", identity, p.Progress(id=message.id, state="prefill", done=i, total=6))
             router.send("data", identity, done(message.id, 0))
 
     seen = []
-    with Router(runtime, handler), face(runtime, timeouts=ic.Timeouts(idle=0.2)) as f:
+    with Router(runtime, handler), face(runtime, timeouts=ic.Timeouts(idle=2)) as f:
         f.run(lambda c: c.generate("x", on_progress=seen.append))
     assert [progress.done for progress in seen] == list(range(6))
 
