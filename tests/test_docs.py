@@ -29,3 +29,12 @@ def test_every_module_has_its_line():
 
 def test_no_line_is_stale():
     assert sorted(listed() - modules()) == []
+
+
+def test_every_package_says_what_it_is():
+    """In its `__init__.py`, and in the same words in ARCHITECTURE.md."""
+    heads = dict(re.findall(r"^\*\*`([^`]+)/`\*\* (.+)$", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE))
+    packages = [path for top in TOPS for path in (ROOT / top).rglob("__init__.py")]
+    first = {str(p.parent.relative_to(ROOT)): p.read_text().split('"""')[1].splitlines()[0] for p in packages}
+    assert heads == first
+    assert all(len(words.split()) > 2 for words in heads.values())
