@@ -76,9 +76,11 @@ def build_engine(settings: WorkerSettings, progress: Progress | None = None) -> 
     _check_vocabulary(vocabulary, assembly.spec)
     loaded = _executor(assembly, report)
     assembly = replace(assembly, shape=loaded.shape)
-    built = _engine(assembly, vocabulary, loaded), _card(assembly, vocabulary, loaded)
+    card = _card(assembly, vocabulary, loaded)
+    del vocabulary
+    engine = _engine(assembly, loaded)
     return_freed_memory()
-    return built
+    return engine, card
 
 
 class _Loaded(NamedTuple):
@@ -109,7 +111,7 @@ def _executor(assembly: Assembly, report: Progress) -> _Loaded:
     )
 
 
-def _engine(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> Engine:
+def _engine(assembly: Assembly, loaded: _Loaded) -> Engine:
     config, shape, resolution = assembly.engine, assembly.shape, assembly.resolution
     resolution.kv.bind(
         [KVGroupSize(shape.num_blocks, layout.group.window) for layout in assembly.layouts],
@@ -127,7 +129,7 @@ def _engine(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> Engi
         clock=time.monotonic,
         prefix_cache=config.prefix_cache,
     )
-    vocab_size = assembly.spec.vocab_size
+    path, vocab_size = Path(assembly.settings.path), assembly.spec.vocab_size
     builder = BatchBuilder(shape, len(assembly.layouts), MaskMaker(vocab_size, config.threads))
     return Engine(
         scheduler,
@@ -136,7 +138,7 @@ def _engine(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> Engi
         builder,
         clock=time.monotonic,
         vocab_size=vocab_size,
-        grammars=Grammars(lambda: _grammar_tokenizer(vocabulary, vocab_size)),
+        grammars=Grammars(lambda: _grammar_tokenizer(path, vocab_size)),
         demand=demand_of(assembly.spec, assembly.layouts, loaded.weight_bytes),
         background=chain(
             loaded.executor.prepare(),
@@ -157,10 +159,11 @@ def _cache(assembly: Assembly) -> Path | None:
     return Path(assembly.settings.cache) if assembly.settings.cache else None
 
 
-def _grammar_tokenizer(vocabulary: Vocabulary, vocab_size: int) -> LLTokenizer:
+def _grammar_tokenizer(path: Path, vocab_size: int) -> LLTokenizer:
+    """Read the vocabulary again, at the first grammar: kept since the load it is memory that few workers use."""
     from inferd.grammar.tokenizer import make_tokenizer
 
-    return make_tokenizer(vocabulary, vocab_size)
+    return make_tokenizer(open_vocabulary(path), vocab_size)
 
 
 def _check_vocabulary(vocabulary: Vocabulary, spec: ModelSpec) -> None:
