@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -22,11 +23,10 @@ from tests.tiny import tiny_llama
 PLAIN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-def on_terminal(tool: Tool, *arguments: str, until: str = "", seconds: float = 40.0) -> str:
-    """Run a command whose stderr is a terminal; return what it showed there, without escapes."""
+def written_on_terminal(command: list[str], environment: dict[str, str], until: str = "", seconds: float = 40.0) -> str:
+    """Run a command whose stderr is a terminal; return what it wrote there."""
     parent, child = pty.openpty()
-    env = tool.env | {"TERM": "xterm-256color", "COLUMNS": "100"}
-    command = [*COMMAND, "--runtime", str(tool.runtime), *arguments]
+    env = environment | {"TERM": "xterm-256color", "COLUMNS": "100"}
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=child, env=env)
     os.close(child)
     shown, end = b"", time.monotonic() + seconds
@@ -41,7 +41,58 @@ def on_terminal(tool: Tool, *arguments: str, until: str = "", seconds: float = 4
     process.terminate() if until else None
     process.wait(seconds)
     os.close(parent)
-    return PLAIN.sub("", shown.decode(errors="replace"))
+    return shown.decode(errors="replace")
+
+
+def on_terminal(tool: Tool, *arguments: str, until: str = "", seconds: float = 40.0) -> str:
+    """Run an inferd command whose stderr is a terminal; return what it showed there, without escapes."""
+    command = [*COMMAND, "--runtime", str(tool.runtime), *arguments]
+    return PLAIN.sub("", written_on_terminal(command, tool.env, until, seconds))
+
+
+LOGS_BESIDE_BARS = """
+import time
+from inferd.cli.progress import ServeDisplay
+from inferd.config.schema import Log
+from inferd.log import make_logger
+
+log = make_logger(Log(), "front")
+with ServeDisplay() as display:
+    for model in ("one", "two"):
+        display.update(model, "reading", 1, 2)
+    time.sleep(0.3)
+    log.info("first")
+    display.update("one", "", 0, 0)
+    log.info("second")
+    display.update("two", "", 0, 0)
+log.info("third")
+"""
+
+
+def screen_of(written: str) -> list[str]:
+    """Return the lines that stand on a terminal in the end: it obeys line ends, cursor up and erasing of lines."""
+    lines, row = [""], 0
+    for part in re.findall(r"\x1b\[(?:2K|1A)|\x1b\[[0-9;?]*[a-zA-Z]|\r|\n|[^\x1b\r\n]+", written):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif part == "\x1b[1A":
+            row -= 1
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif not part.startswith(("\x1b", "\r")):
+            lines[row] += part
+    return [line.strip() for line in lines if line.strip()]
+
+
+def test_log_lines_stand_above_the_bars_of_loads(tmp_path: Path) -> None:
+    script = tmp_path / "logs.py"
+    script.write_text(LOGS_BESIDE_BARS)
+    written = written_on_terminal([sys.executable, str(script)], dict(os.environ))
+    for bar in ("one", "two"):
+        assert f"{bar}: reading" in written
+    screen = screen_of(written)
+    assert [line.split("]", 1)[1].split()[0] for line in screen] == ["first", "second", "third"], screen
 
 
 def test_off_a_terminal_there_is_a_line_now_and_then(

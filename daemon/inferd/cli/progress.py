@@ -48,9 +48,11 @@ class PhaseBar:
             self._bar = None
 
     def _show(self, text: str, done: int, total: int) -> None:
+        text = clean_line(text)
         if self._bar is None:
-            self._bar, self._task = _start_bar(self.unit)
-        self._bar.update(self._task, description=clean_line(text), completed=done, total=total or None)
+            self._bar = _start_bar(self.unit)
+            self._task = self._bar.add_task(text, total=None)
+        self._bar.update(self._task, description=text, completed=done, total=total or None)
 
     def _amount(self, value: int) -> str:
         return size(value) if self.unit == "bytes" else str(value)
@@ -61,7 +63,8 @@ class PhaseBar:
         self.close()
 
 
-def _start_bar(unit: Unit) -> tuple[Any, Any]:
+def _start_bar(unit: Unit) -> Any:
+    """Return a `rich.progress.Progress` that shows; what else is written to sys.stderr stands above it."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -82,7 +85,7 @@ def _start_bar(unit: Unit) -> tuple[Any, Any]:
     text = TextColumn("{task.description}", markup=False)
     bar = Progress(text, BarColumn(), *of_unit[unit], console=Console(stderr=True), transient=True)
     bar.start()
-    return bar, bar.add_task("", total=None)
+    return bar
 
 
 class LoadDisplay:
@@ -114,10 +117,11 @@ class LoadDisplay:
 
 
 class ServeDisplay:
-    """Loads of a daemon in the foreground: a bar on a terminal; elsewhere its log says enough."""
+    """Loads of a daemon in the foreground: a bar a model on a terminal; elsewhere its log says enough."""
 
     def __init__(self) -> None:
-        self._bars: dict[str, PhaseBar] = {}
+        self._bars: Any = None
+        self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -127,10 +131,25 @@ class ServeDisplay:
         if not sys.stderr.isatty():
             return
         if phase:
-            self._bars.setdefault(model, PhaseBar(model, "share")).update(phase, done, total)
-        elif model in self._bars:
-            self._bars.pop(model).close()
+            self._show(model, phase, done, total)
+        elif set(self._tasks) == {model}:
+            self.close()
+        elif model in self._tasks:
+            self._bars.remove_task(self._tasks.pop(model))
+
+    def close(self) -> None:
+        """Take all bars away; an update brings its own back."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars, self._tasks = None, {}
+
+    def _show(self, model: str, phase: str, done: int, total: int) -> None:
+        if self._bars is None:
+            self._bars = _start_bar("share")
+        text = clean_line(f"{model}: {phase}")
+        if model not in self._tasks:
+            self._tasks[model] = self._bars.add_task(text, total=None)
+        self._bars.update(self._tasks[model], description=text, completed=done, total=total or None)
 
     def __exit__(self, *_: object) -> None:
-        for bar in self._bars.values():
-            bar.close()
+        self.close()
