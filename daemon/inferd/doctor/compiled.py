@@ -23,20 +23,19 @@ def check(what: Examined) -> Iterator[Finding]:
         if compiler
         else warning(TOPIC, "no C compiler: CPU kernels cannot be rebuilt, and Triton cannot start", "install gcc")
     )
-    yield from _check_library(what)
+    yield from _check_library(what, compiler)
 
 
-def _check_library(what: Examined) -> Iterator[Finding]:
+def _check_library(what: Examined, compiler: str | None) -> Iterator[Finding]:
     from inferd_kernels.cpu import library
 
     why = library.why_missing()
     if why:
-        text = f"no compiled CPU kernels: {why}"
-        remedy = "make kernels (in a checkout), or reinstall inferd where there is a C compiler"
+        remedy = library.build_command() if compiler else f"install gcc, then {library.build_command()}"
         if what.config.engine.linear == "native":
-            yield failure(TOPIC, f"{text}; engine.linear = native needs them", remedy)
+            yield failure(TOPIC, f"{why}; engine.linear = native needs them", remedy)
         else:
-            yield warning(TOPIC, f"{text}; models on the CPU run through torch, many times slower", remedy)
+            yield warning(TOPIC, f"{why}; models on the CPU run through torch, many times slower", remedy)
         return
     found = library.load()
     others = [name for name, usable in found.tiers.items() if not usable]

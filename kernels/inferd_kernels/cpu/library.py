@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import sys
 from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -118,15 +119,16 @@ class Library:
 @cache
 def load() -> Library:
     """Return the library of this process. Raises LibraryMissingError."""
+    remedy = f"run `{build_command()}`"
     if not LIBRARY.exists():
-        raise LibraryMissingError("the CPU kernels were not built (no C compiler at install)")
+        raise LibraryMissingError(f"the CPU kernels are not built: {remedy}")
     try:
         library = Library(LIBRARY)
     except AttributeError as error:
-        raise LibraryMissingError(f"the CPU kernels are of an older version ({error}): run `make kernels`") from None
+        raise LibraryMissingError(f"the CPU kernels are of an older version ({error}): {remedy}") from None
     builder = _builder()
     if builder is not None and builder.source_hash() != library.source_hash:
-        raise LibraryMissingError("the CPU kernels are older than their sources: run `make kernels`")
+        raise LibraryMissingError(f"the CPU kernels are older than their sources: {remedy}")
     return library
 
 
@@ -139,8 +141,14 @@ def why_missing() -> str:
     return ""
 
 
+def build_command() -> str:
+    """Return what a user runs to have the library made from the sources here; it takes a C compiler."""
+    in_checkout = (HERE.parents[2] / "Makefile").exists()
+    return "make kernels" if in_checkout else f"{sys.executable} {HERE / 'build.py'}"
+
+
 def _builder() -> ModuleType | None:
-    """The build script, where the sources lie beside it (a checkout)."""
+    """The build script, where the sources lie beside it."""
     path = HERE / "build.py"
     if not path.exists() or not (HERE / "src" / "abi.h").exists():
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ def test_without_a_library_torch_serves_and_says_why(unloaded: pytest.MonkeyPatc
     assert "not built" in kernels.missing
     with pytest.raises(ValueError, match=r"engine\.linear = 'native', but .*not built"):
         default_kernels("native")
+
+
+def test_what_builds_the_library_can_be_run_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert library.build_command() == "make kernels"
+    installed = tmp_path / "site-packages" / "inferd_kernels" / "cpu"
+    monkeypatch.setattr(library, "HERE", installed)
+    assert library.build_command() == f"{sys.executable} {installed}/build.py"
 
 
 def test_a_library_of_other_sources_is_refused(unloaded: pytest.MonkeyPatch, library: Library) -> None:
