@@ -157,6 +157,11 @@ class Core:
 
     # the passing of time
 
+    def overslept(self, seconds: float) -> None:
+        """This process was paused: what the daemon said meanwhile has still to be read."""
+        for link in self.links.values():
+            link.overslept(seconds)
+
     def tick(self, now: float) -> float:
         """Do what is due; return when to call again at the latest."""
         for link in self.links.values():

@@ -24,6 +24,8 @@ from .endpoints import Endpoints
 from .errors import ClientClosed, ConnectionFailed, InferdError
 from .sockets import LINGER_MS, Curve, Wire, absent_reason, subscriber
 
+PAUSE_S = 1.0
+"""A wait that ends later than it should by more than this was a pause of the process or the machine."""
 MAX_BURST = 256
 """Messages read from one socket before the others get a turn."""
 
@@ -126,7 +128,12 @@ class Driver:
         due = self._core.tick(time.monotonic())
         self._perform()
         timeout = max(0.0, due - time.monotonic())
-        ready = dict(self._poller.poll(int(min(timeout, 60.0) * 1000) + 1))
+        wait_s = min(timeout, 60.0)
+        began = time.monotonic()
+        ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
+        late = time.monotonic() - began - wait_s
+        if late > PAUSE_S:
+            self._core.overslept(late)
         if self._bell.fileno() in ready:
             self._answer_bell()
         for channel, wire in list(self._wires.items()):

@@ -41,6 +41,12 @@ class Link:
         self.attached = self.welcomed = False
         self.hello_at = self.pinged_at = None
 
+    def overslept(self, seconds: float) -> None:
+        """This side did not run for so long: the peer's time begins to count when it can be heard again."""
+        self.since += seconds
+        self.hello_at = None if self.hello_at is None else self.hello_at + seconds
+        self.pinged_at = None if self.pinged_at is None else self.pinged_at + seconds
+
     def said_hello(self, now: float) -> None:
         if self.welcomed:
             self.since = now

@@ -11,9 +11,23 @@ from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
+RESUMED_S = 5.0
+PAUSE_S = 1.0
+"""A wait that ends later than it should by more than this was a pause of the process or the machine."""
+
 
 class WaitedInVain(Exception):
     """Nothing came in time. Not a TimeoutError, which some errors of the daemon are."""
+
+
+def _overslept(began: float, timeout: float | None) -> bool:
+    """Whether a wait since `began` ended late: what came in meanwhile may still be on its way from the I/O thread."""
+    return timeout is not None and time.monotonic() - began - timeout > PAUSE_S
+
+
+def _again(timeout: float | None) -> float | None:
+    """How long to wait once more after a pause; a daemon that lives says something every second."""
+    return None if timeout is None else min(timeout, RESUMED_S)
 
 
 class Arrival(NamedTuple, Generic[T]):
@@ -37,10 +51,14 @@ class BlockingMailbox(Generic[T]):
 
     def get(self, timeout: float | None) -> Arrival[T]:
         """Return the next item. Raises WaitedInVain after `timeout` seconds; None waits for ever."""
-        try:
-            return self._queue.get(timeout=timeout if timeout is None else max(timeout, 0.0))
-        except queue.Empty:
-            raise WaitedInVain from None
+        while True:
+            began = time.monotonic()
+            try:
+                return self._queue.get(timeout=timeout if timeout is None else max(timeout, 0.0))
+            except queue.Empty:
+                if not _overslept(began, timeout):
+                    raise WaitedInVain from None
+                timeout = _again(timeout)
 
 
 class AsyncMailbox(Generic[T]):
@@ -61,12 +79,15 @@ class AsyncMailbox(Generic[T]):
 
     async def get(self, timeout: float | None) -> Arrival[T]:
         """Return the next item. Raises WaitedInVain after `timeout` seconds; None waits for ever."""
-        if not self._items:
+        while not self._items:
+            began = time.monotonic()
             try:
                 async with asyncio.timeout(timeout):
                     await self._wait()
             except TimeoutError:
-                raise WaitedInVain from None
+                if not self._items and not _overslept(began, timeout):
+                    raise WaitedInVain from None
+                timeout = _again(timeout)
         return self._items.popleft()
 
     async def _wait(self) -> None:

@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 CHILD_HWM = 1000
 """Messages a child may be ahead of a busy front before its send waits."""
+LINGER_MS = 10_000
+"""How long the last words of a child may take to be read; the front may be paused."""
 RECONNECT_MS = 5
 """Between tries to reach a child that has not bound yet."""
 
@@ -49,7 +51,7 @@ class Channel(Generic[T]):
         self._own_context = context is None
         self._context = context or zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
-        self.socket.set(zmq.LINGER, 2000 if bind else 0)
+        self.socket.set(zmq.LINGER, LINGER_MS if bind else 0)
         self.socket.set(zmq.SNDHWM, CHILD_HWM if bind else 0)
         self.socket.set(zmq.RCVHWM, 0 if bind else CHILD_HWM)
         self.socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)

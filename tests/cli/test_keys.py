@@ -10,14 +10,14 @@ import pytest
 from inferd.cli.exits import Exit
 from tests.cli.tool import Tool
 from tests.front.harness import launch
-from tests.front.test_tcp import free_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.daemon
 
 
 def test_from_a_key_to_an_answer(tool: Tool, tmp_path: Path) -> None:
     state, file = tool.runtime / "run-state", tmp_path / "laptop.key"
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = f"tcp://127.0.0.1:{free_port(3)}"
     here = ("--set", f"paths.state={state}", "--set", f"daemon.tcp={address}")
     made = tool(*here, "keys", "new", "laptop", "--role", "user", "--out", str(file))
     assert made.code == 0, made.err

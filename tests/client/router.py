@@ -19,7 +19,7 @@ class Router:
 
     def __init__(self, runtime: Path, handler: Handler, *, instance: str = "i1", max_frame: int = 1 << 20) -> None:
         self.instance = instance
-        self.heartbeat_s = 0.1
+        self.heartbeat_s = 5.0
         self.max_frame = max_frame
         self.answer_pings = True
         self.seen: list[p.Request] = []
@@ -31,7 +31,7 @@ class Router:
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._ready.wait(5)
+        assert self._ready.wait(60)
 
     def send(self, side: str, identity: bytes, reply: p.Reply) -> None:
         """Answer; only to be called from a handler."""
@@ -42,7 +42,7 @@ class Router:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(5)
+        self._thread.join(60)
         if self.failure is not None:
             raise self.failure
 

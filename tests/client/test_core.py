@@ -431,3 +431,32 @@ def test_unauthorized_means_hello_again_or_the_wrong_role(role, outcome):
     bench.welcome(C, role=role, session="s2")
     bench.answer(p.Ok(id="u"), C)
     assert kinds(items) == outcome
+
+
+@pytest.mark.parametrize("welcomed", [True, False])
+def test_a_pause_of_this_side_is_not_the_silence_of_the_daemon(welcomed):
+    bench = Bench()
+    bench.call(p.Status(id="s"))
+    bench.connect(C)
+    if welcomed:
+        bench.welcome(C)
+        bench.wait(1.5)  # a ping is unanswered
+    opened = len(bench.sockets)
+    bench.now += 1000.0
+    bench.core.overslept(1000.0)
+    assert not [message for message in bench.wait(0.1) if isinstance(message, p.Hello)]
+    assert len(bench.sockets) == opened
+    bench.wait(10.0)
+    assert len(bench.sockets) > opened
+
+
+def test_a_pause_while_connecting_leaves_the_daemon_its_time():
+    bench = Bench()
+    _, items = bench.call(p.Status(id="s"), timeouts=Timeouts(connect=5.0))
+    bench.wait(1.0)
+    bench.now += 1000.0
+    bench.core.overslept(1000.0)
+    bench.wait(3.0)
+    assert items == []
+    bench.wait(2.0)
+    assert kinds(items) == ["ConnectionFailed"]

@@ -72,4 +72,4 @@ def test_no_output_of_the_session_before_reaches_the_next(served: Daemon) -> Non
         assert second.run(f"mine {turn}", id="old")[0] == f"mine {turn}"
         second.close()
     watcher = served.client()
-    eventually(lambda: not watcher.status().requests, 3.0)
+    eventually(lambda: not watcher.status().requests)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 
 from inferd_client import protocol as p
-from tests.front.harness import Raw, alive, daemon, eventually, worker_pid
+from tests.front.harness import WAIT_S, Raw, alive, daemon, eventually, worker_pid
 
 MIB = 1 << 20
 NAMES = ["main", "small", "large"]
@@ -71,13 +70,14 @@ def test_a_busy_model_is_never_unloaded_and_the_refusal_shows_the_ledger() -> No
     with daemon(models=NAMES, size=100 * MIB, delay_s=0.01, config=config(1200)) as running:
         client = running.client()
         worker_pid(client)
-        busy = client.generate("b", model="small", ignore_eos=True, max_tokens=100)
+        busy = client.generate("b", model="small", ignore_eos=True)
         client.until(busy, p.Tokens)
         error = client.finish(client.generate("x", model="large"))
         assert error.code == p.Code.MODEL_LOAD_FAILED
         for part in ("420 MiB", "limit 1200 MiB", "main 420 MiB", "small 420 MiB"):
             assert part in error.message
-        assert client.finish(busy).reason == "length"
+        client.call(p.Cancel(id="c", request=busy))
+        assert client.finish(busy).reason == "cancelled"
         assert client.run("2", model="large")[0] == "2"
 
 
@@ -94,10 +94,11 @@ def test_an_idle_model_unloads_after_its_keep_alive() -> None:
     with daemon(models=NAMES) as running:
         client = running.client()
         worker_pid(client)
-        client.run("1", model="small", keep_alive_s=0.5)
+        client.run("1", model="small", keep_alive_s=50.0)
         client.run("1", model="large", keep_alive_s=-1.0)
         small = next(m for m in client.status().models if m.name == "small")
-        assert small.expires_s is None or small.expires_s <= 0.5
+        assert small.expires_s is None or small.expires_s <= 50.0
+        client.run("1", model="small", keep_alive_s=0.3)
         eventually(lambda: "small" not in states(client))
         assert not alive(small.pid)
         assert states(client) == {"main": "ready", "large": "ready"}
@@ -109,14 +110,15 @@ def test_unload_waits_for_what_runs_and_refuses_new_work() -> None:
     with daemon(models=NAMES, delay_s=0.01) as running:
         client = running.client()
         worker_pid(client)
-        request = client.generate("abc", model="small", ignore_eos=True, max_tokens=60)
+        request = client.generate("abc", model="small", ignore_eos=True)
         client.until(request, p.Tokens)
         pid = next(m for m in client.status().models if m.name == "small").pid
         client.control.send_multipart(p.encode(p.Unload(id="u", model="small")))
         eventually(lambda: states(client)["small"] == "draining")
         late = client.finish(client.generate("late", model="small"))
         assert (late.code, bool(late.retry_after_ms)) == (p.Code.OVERLOADED, True)
-        assert client.finish(request).reason == "length"
+        client.call(p.Cancel(id="c", request=request))
+        assert client.finish(request).reason == "cancelled"
         eventually(lambda: not alive(pid))
         eventually(lambda: states(client) == {"main": "ready"})
         assert client.run("back", model="small")[0] == "back"
@@ -151,14 +153,12 @@ def test_unload_of_a_worker_that_does_not_answer_kills_it() -> None:
         client = running.client()
         pid = worker_pid(client)
         os.kill(pid, signal.SIGSTOP)
-        start = time.monotonic()
         assert client.call(p.Unload(id="u", model="fake")).detail == "unloaded"
-        assert time.monotonic() - start < 4
         assert not alive(pid)
 
 
 def test_unload_during_a_load_ends_it() -> None:
-    with daemon(models=NAMES, load_s=30) as running:
+    with daemon(models=NAMES, load_s=600) as running:
         client = running.client()
         request = client.generate("x")
         client.until(request, p.Progress)
@@ -168,7 +168,7 @@ def test_unload_during_a_load_ends_it() -> None:
 
 
 def test_a_load_that_takes_too_long_fails() -> None:
-    with daemon(load_s=30, config={"daemon": {"load_timeout_s": 0.3}}) as running:
+    with daemon(load_s=600, config={"daemon": {"load_timeout_s": 0.3}}) as running:
         client = running.client()
         error = client.finish(client.generate("x"))
         assert error.code == p.Code.MODEL_LOAD_FAILED
@@ -203,11 +203,11 @@ def test_model_changes_are_published() -> None:
         socket = context.socket(zmq.SUB)
         socket.subscribe(b"")
         socket.connect(f"ipc://{running.runtime / 'events.sock'}")
-        assert socket.poll(5000)
+        assert socket.poll(WAIT_S * 1000)
         seen = [p.decode(socket.recv_multipart(), p.event_decoder)]
         running.client().run("x")
         while not (isinstance(seen[-1], p.ModelEvent) and seen[-1].state == "ready"):
-            assert socket.poll(5000)
+            assert socket.poll(WAIT_S * 1000)
             seen.append(p.decode(socket.recv_multipart(), p.event_decoder))
         context.destroy(linger=0)
     assert isinstance(seen[0], p.StatusReply)

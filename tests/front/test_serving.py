@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from inferd_client import protocol as p
-from tests.front.harness import Daemon, Raw, daemon, eventually, worker_pid
+from tests.front.harness import WAIT_S, Daemon, Raw, cpu_seconds, daemon, eventually, worker_pid
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Daemon]:
-    faults = [{"match": "slowfill", "kind": "slow_prefill", "seconds": 1.5}, {"match": "nan!", "kind": "nan"}]
+    faults = [{"match": "slowfill", "kind": "slow_prefill", "seconds": 600}, {"match": "nan!", "kind": "nan"}]
     config = {"daemon": {"events_hz": 20}}
     with daemon(config=config, delay_s=0.002, context=256, max_sequences=4, faults=faults) as running:
         worker_pid(running.client("warm"))
@@ -240,7 +240,7 @@ class TestCancel:
         assert client.until(request, p.Progress).state in ("prefill", "waiting")
         client.call(p.Cancel(id="c", request=request))
         assert client.finish(request).reason == "cancelled"
-        eventually(lambda: client.status().models[0].running == 0, 1.0)
+        eventually(lambda: client.status().models[0].running == 0)
 
     def test_twice_and_after_the_end(self, client: Raw) -> None:
         request = client.generate("abc", ignore_eos=True)
@@ -281,34 +281,13 @@ class TestCancel:
         assert done.usage.completion_tokens == len(ids)
 
 
-def test_progress_comes_at_least_once_a_second_in_prefill(client: Raw) -> None:
+def test_progress_tells_how_far_a_prefill_is(client: Raw) -> None:
     request = client.generate("slowfill")
-    seen, last, longest = [], time.monotonic(), 0.0
-    while not isinstance(message := client.receive(), p.Done):
-        longest, last = max(longest, time.monotonic() - last), time.monotonic()
-        seen.append(message)
-    assert message.id == request
-    assert longest < 1.0
-    prefill = [m for m in seen if isinstance(m, p.Progress) and m.state == "prefill"]
-    assert prefill
-    assert prefill[-1].done == prefill[-1].total - 1 == 7
-
-
-def test_deadlines(client: Raw) -> None:
-    start = time.monotonic()
-    error = client.finish(client.generate("abc", ignore_eos=True, deadline_ms=100))
-    assert (error.code, error.field) == (p.Code.DEADLINE_EXCEEDED, "deadline_ms")
-    assert time.monotonic() - start < 1.0
-    assert error.usage.completion_tokens > 0
-
-
-def test_the_queue_time_out_spares_what_runs(client: Raw) -> None:
-    running = [client.generate("r", ignore_eos=True, max_tokens=120, queue_timeout_ms=150) for _ in range(4)]
-    for request in running:
-        client.until(request, p.Tokens)
-    error = client.finish(client.generate("w", queue_timeout_ms=50))
-    assert (error.code, error.field) == (p.Code.DEADLINE_EXCEEDED, "queue_timeout_ms")
-    assert [client.finish(request).reason for request in running] == ["length"] * 4
+    while (told := client.until(request, p.Progress)).state != "prefill" or not told.done:
+        pass
+    assert told.done == told.total - 1 == 7
+    client.call(p.Cancel(id="c", request=request))
+    assert client.finish(request).reason == "cancelled"
 
 
 def test_models_and_plugins_answer(client: Raw) -> None:
@@ -325,15 +304,16 @@ def test_events_start_with_the_present_state_and_are_numbered(served: Daemon) ->
         socket = context.socket(zmq.SUB)
         socket.subscribe(b"")
         socket.connect(f"ipc://{served.runtime / 'events.sock'}")
-        start, snapshots = time.monotonic(), []
-        for _ in range(3):
-            assert socket.poll(2000)
+        snapshots = []
+        for _ in range(5):
+            assert socket.poll(WAIT_S * 1000)
             snapshots.append(p.decode(socket.recv_multipart(), p.event_decoder))
-        assert time.monotonic() - start < 1.5
     finally:
         context.destroy(linger=0)
     assert all(isinstance(s, p.StatusReply) for s in snapshots)
-    assert [s.seq for s in snapshots] == list(range(snapshots[0].seq, snapshots[0].seq + 3))
+    assert [s.seq for s in snapshots] == list(range(snapshots[0].seq, snapshots[0].seq + 5))
+    gaps = [after.uptime_s - before.uptime_s for before, after in itertools.pairwise(snapshots)]
+    assert min(gaps) < 0.3  # as often as daemon.events_hz says
     assert snapshots[0].models[0].state == "ready"
 
 
@@ -351,12 +331,10 @@ def test_ten_thousand_requests_meet_a_bounded_queue() -> None:
         worker_pid(client)
         for i in range(10_000):
             client.send(p.Generate(id=f"q{i}", prompt_ids=[65] * 4, sampling=p.SamplingParams(max_tokens=4)))
-        start = time.monotonic()
         client.status()
-        assert time.monotonic() - start < 1.0  # behind 10,000 messages being read; alone it is 0.1
         ends = {}
         while len(ends) < 10_000:
-            message = client.receive(20)
+            message = client.receive()
             assert message is not None, len(ends)
             if isinstance(message, (p.Done, p.Error)):
                 ends[message.id] = message
@@ -367,21 +345,18 @@ def test_ten_thousand_requests_meet_a_bounded_queue() -> None:
         assert client.run("after")[0] == "after"
 
 
-def test_status_is_quick_with_a_long_queue() -> None:
+def test_status_is_cheap_with_a_long_queue() -> None:
     config = {"daemon": {"max_queue": 20000, "max_client_requests": 20000}}
-    with daemon(config=config, delay_s=0.05) as running:
+    with daemon(config=config, delay_s=0.05, context=100_000) as running:
         client, other = running.client(), running.client("other")
         worker_pid(client)
         for i in range(10_000):
-            client.send(p.Generate(id=f"q{i}", prompt_ids=[65] * 4))
-        eventually(lambda: other.status().models[0].waiting > 9_900, 20)
-        times = []
-        for _ in range(10):
-            start = time.monotonic()
+            client.send(p.Generate(id=f"q{i}", prompt_ids=[65] * 4, sampling=p.SamplingParams(ignore_eos=True)))
+        eventually(lambda: other.status().models[0].waiting > 9_900)
+        before = cpu_seconds(running.pid)
+        for _ in range(20):
             status = other.status()
-            times.append(time.monotonic() - start)
-            time.sleep(0.05)
-        assert sorted(times)[5] < 0.1
+        assert (cpu_seconds(running.pid) - before) / 20 < 0.1
         assert len(status.requests) == 256
         assert any(" requests, the oldest 256" in w for w in status.warnings)
         assert len(msgspec.msgpack.encode(status)) < 200_000

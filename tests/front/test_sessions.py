@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +12,14 @@ import msgspec
 import pytest
 
 from inferd_client import protocol as p
-from tests.front.harness import Daemon, Raw, daemon, eventually, streaming, worker_pid
+from tests.front.harness import WAIT_S, Daemon, Raw, daemon, eventually, streaming, worker_pid
 
 LIMIT = 1 << 20
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Daemon]:
-    config = {"daemon": {"max_frame": LIMIT, "max_clients": 64, "session_ttl_s": 1.0}}
+    config = {"daemon": {"max_frame": LIMIT, "max_clients": 64}}
     with daemon(config=config, delay_s=0.005, context=200_000, chunk=100_000) as running:
         worker_pid(running.client("warm"))
         yield running
@@ -59,14 +58,14 @@ def test_without_hello_nothing_is_served(served: Daemon) -> None:
     error = stranger.receive()
     assert (error.code, error.id) == (p.Code.UNAUTHORIZED, "r")
     stranger.control.send_multipart(p.encode(p.Status(id="s")))
-    assert stranger._receive(stranger.control, 5).code == p.Code.UNAUTHORIZED
+    assert stranger._receive(stranger.control, WAIT_S).code == p.Code.UNAUTHORIZED
 
 
 def test_ping_is_answered_on_both_sockets(client: Raw) -> None:
     client.send(p.Ping(nonce=7))
     assert client.receive() == p.Pong(nonce=7)
     client.control.send_multipart(p.encode(p.Ping(nonce=8)))
-    assert client._receive(client.control, 5) == p.Pong(nonce=8)
+    assert client._receive(client.control, WAIT_S) == p.Pong(nonce=8)
 
 
 def test_an_unknown_field_is_refused_by_name(client: Raw) -> None:
@@ -135,7 +134,7 @@ def test_the_size_limit_is_enforced(served: Daemon, extra: int, served_it: bool)
     before = _rss(served.pid)
     room = LIMIT - len(p.encode(p.Tokenize(id="t", text="x" * 70_000))[1]) + 70_000
     victim.send(p.Tokenize(id="t", text="x" * (room + extra)))
-    answer = victim.receive(10 if served_it else 1)
+    answer = victim.receive(WAIT_S if served_it else 1)
     if served_it:
         assert len(answer.ids) == room + extra
     else:
@@ -150,28 +149,33 @@ def test_max_clients_is_a_limit_with_an_answer() -> None:
         clients = [running.client() for _ in range(3)]
         fourth = running.client(hello=False)
         fourth.control.send_multipart(p.encode(p.Hello()))
-        assert fourth._receive(fourth.control, 5).code == p.Code.OVERLOADED
+        assert fourth._receive(fourth.control, WAIT_S).code == p.Code.OVERLOADED
         assert clients[0].status().clients == 3
         clients[1].close()
-        assert eventually(lambda: running.client().welcome)
+        eventually(lambda: is_welcome(running.client(hello=False)))
+
+
+def is_welcome(client: Raw) -> bool:
+    client.control.send_multipart(p.encode(p.Hello()))
+    return isinstance(client._receive(client.control, WAIT_S), p.Welcome)
 
 
 class TestResume:
     def test_a_new_connection_takes_over_a_running_stream(self, served: Daemon, client: Raw) -> None:
-        request = client.generate("abc" * 40, max_tokens=120, ignore_eos=True)
+        request = client.generate("abc", ignore_eos=True)
         client.until(request, p.Tokens)
         successor = Raw(served.runtime, session=client.session)
         assert successor.welcome.resumed
         assert successor.session == client.session
-        time.sleep(0.05)
-        seen = [*client.inbox]
-        while (message := client.receive(0.1)) is not None:
-            seen.append(message)
+        first = successor.until(request, p.Tokens)
+        while len(client.tokens(request)) < first.seq:
+            client.until(request, p.Tokens)
+        successor.call(p.Cancel(id="c", request=request))
         done = successor.finish(request)
-        tokens = [m for m in (*seen, *successor.inbox) if isinstance(m, p.Tokens)]
+        tokens = [m for m in (*client.inbox, *successor.inbox) if isinstance(m, p.Tokens)]
         assert [m.seq for m in tokens] == list(range(len(tokens)))
-        assert "".join(m.text for m in tokens) == "abc" * 40
-        assert done.usage.completion_tokens == 120
+        used = done.usage.completion_tokens
+        assert "".join(m.text for m in tokens) == ("abc" * used)[:used]
         successor.close()
 
     def test_control_of_a_resumed_session_cancels_its_requests(self, served: Daemon, client: Raw) -> None:
@@ -194,19 +198,20 @@ class TestResume:
         assert successor.finish(request).reason == "cancelled"
         successor.close()
 
-    def test_a_wrong_or_expired_token_begins_anew(self, served: Daemon) -> None:
-        guess = Raw(served.runtime, session="A" * 32)
-        assert not guess.welcome.resumed
-        assert guess.session != "A" * 32
-        request = guess.generate("abc", ignore_eos=True)
-        guess.until(request, p.Tokens)
-        session = guess.session
-        guess.close()
-        time.sleep(3.2)
-        late = Raw(served.runtime, session=session)
-        assert not late.welcome.resumed
-        assert late.session != session
-        late.close()
+    def test_a_wrong_or_expired_token_begins_anew(self) -> None:
+        with daemon(config={"daemon": {"session_ttl_s": 0.5}}, delay_s=0.005, context=200_000) as running:
+            watcher, guess = running.client("watcher"), Raw(running.runtime, session="A" * 32)
+            assert not guess.welcome.resumed
+            assert guess.session != "A" * 32
+            request = guess.generate("abc", ignore_eos=True)
+            guess.until(request, p.Tokens)
+            session = guess.session
+            guess.close()
+            eventually(lambda: watcher.status().clients == 1)
+            late = Raw(running.runtime, session=session)
+            assert not late.welcome.resumed
+            assert late.session != session
+            late.close()
 
 
 def test_twenty_reconnects_with_kills_see_no_foreign_tokens(served: Daemon) -> None:
@@ -218,7 +223,7 @@ def test_twenty_reconnects_with_kills_see_no_foreign_tokens(served: Daemon) -> N
             assert survivor.run(f"mine {i}", id="same")[0] == f"mine {i}"
             survivor.close()
     watcher = served.client()
-    eventually(lambda: not watcher.status().requests, 3.0)
+    eventually(lambda: not watcher.status().requests)
 
 
 def _rss(pid: int) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from inferd_client import protocol as p
-from tests.front.harness import Raw, daemon, eventually, launch, worker_pid
+from tests.front.harness import WAIT_S, Raw, daemon, eventually, launch, worker_pid
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def start(runtime: Path, config: object = None) -> subprocess.CompletedProcess[s
     """Run a daemon that is expected not to start."""
     arguments = ["--runtime", str(runtime), "--config", json.dumps(config or {})]
     command = [sys.executable, "-m", "inferd.front.fake", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
 class TestStart:
@@ -158,7 +158,7 @@ class TestServe:
             "sys.exit(serve(config, model=sys.argv[2] or None, paths=paths))"
         )
         command = [sys.executable, "-c", code, str(folder), model or "", json.dumps(config)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
     @pytest.mark.parametrize("model", [None, "smollm2-135m", "absent.gguf", "./absent"])
     def test_an_absent_model_is_one_line_with_the_remedy(self, short: Path, model: str | None) -> None:
@@ -171,20 +171,22 @@ class TestServe:
 
 class TestStop:
     def test_sigterm_lets_twenty_streams_finish(self) -> None:
-        with daemon(delay_s=0.02, max_sequences=20) as running:
+        with daemon(delay_s=0.05, max_sequences=20) as running:
             clients = [running.client(f"c{i}") for i in range(4)]
-            worker_pid(clients[0])
+            worker = worker_pid(clients[0])
             streams = [(c, c.generate(f"stream {i} of this client", id=f"s{i}")) for c in clients for i in range(5)]
             for client, request in streams:
                 client.until(request, p.Tokens)
+            os.kill(worker, signal.SIGSTOP)  # so that none ends meanwhile
             running.signal(signal.SIGTERM)
             eventually(lambda: clients[0].status().state == "draining")
             late = clients[0].finish(clients[0].generate("late", id="late"))
             assert (late.code, late.retry_safe) == (p.Code.SERVER_SHUTDOWN, True)
+            os.kill(worker, signal.SIGCONT)
             for client, request in streams:
                 assert client.finish(request).reason == "stop"
                 assert client.text(request) == f"stream {request[1]} of this client"
-            assert running.wait(3) == 0
+            assert running.wait() == 0
 
     def test_what_does_not_finish_in_time_is_told(self) -> None:
         with daemon(delay_s=0.02, max_sequences=1, config={"daemon": {"drain_s": 0.3}}) as running:
@@ -197,7 +199,7 @@ class TestStop:
             first, second = client.finish(begun), client.finish(waiting)
             assert first.code == second.code == p.Code.SERVER_SHUTDOWN
             assert (first.retry_safe, second.retry_safe) == (False, True)
-            assert running.wait(3) == 0
+            assert running.wait() == 0
             assert not Path(f"/proc/{worker}").exists()
             assert [path.name for path in running.runtime.iterdir()] == ["inferd.lock"]
 
@@ -212,23 +214,23 @@ class TestStop:
             eventually(lambda: client.status().state == "draining")
             running.signal(number)
             assert client.finish(request).code == p.Code.SERVER_SHUTDOWN
-            assert running.wait(2) == 0
+            assert running.wait() == 0
 
     def test_during_a_load(self) -> None:
-        with daemon(load_s=20, config={"daemon": {"drain_s": 0.2}}) as running:
+        with daemon(load_s=600, config={"daemon": {"drain_s": 0.2}}) as running:
             client = running.client()
             request = client.generate("x")
             client.until(request, p.Progress)
             running.signal(signal.SIGTERM)
             assert client.finish(request).code == p.Code.SERVER_SHUTDOWN
-            assert running.wait(3) == 0
+            assert running.wait() == 0
 
     def test_drain_over_the_control_socket(self) -> None:
         with daemon() as running:
             client = running.client()
             worker_pid(client)
             assert client.call(p.Drain(id="d", timeout_s=5)).detail == "draining"
-            assert running.wait(3) == 0
+            assert running.wait() == 0
 
     def test_a_client_that_does_not_read_cannot_hold_it_up(self) -> None:
         faults = [{"match": "huge", "kind": "huge"}]
@@ -238,17 +240,17 @@ class TestStop:
             client.generate("huge", ignore_eos=True)
             time.sleep(0.5)
             running.signal(signal.SIGTERM)
-            assert running.wait(4) == 0
+            assert running.wait() == 0
 
 
 class TestSystemd:
     def test_what_it_is_told(self, short: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind(str(short / "notify"))
-            notify.settimeout(10)
+            notify.settimeout(WAIT_S)
             env = {"NOTIFY_SOCKET": str(short / "notify"), "WATCHDOG_USEC": "400000"}
             faults = [{"match": "hang", "kind": "hang"}]
-            with daemon(env=env, load_s=0.8, faults=faults, config={"daemon": {"stall_s": 0.5}}) as running:
+            with daemon(env=env, load_s=0.8, faults=faults, config={"daemon": {"stall_s": 1.5}}) as running:
                 told = _told(notify, "READY=1")
                 loading = told.index("READY=1")
                 assert "EXTEND_TIMEOUT_USEC=15000000" in told[:loading]
@@ -257,17 +259,15 @@ class TestSystemd:
                 assert client.status().ready
                 assert _told(notify, "WATCHDOG=1")
                 client.generate("hang")
-                eventually(lambda: any("stalled" in w for w in client.status().warnings))
-                _drain(notify)
-                time.sleep(0.3)
-                assert "WATCHDOG=1" not in _drain(notify)
+                told = _told(notify, "STATUS=fake: restarting")
+                assert told.count("WATCHDOG=1") < 11, "from half of these three seconds on there is no more of them"
                 running.signal(signal.SIGTERM)
                 assert _told(notify, "STOPPING=1")
 
     def test_a_start_that_cannot_succeed_ends_with_the_reason(self, short: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind("\0" + str(short / "abstract"))
-            notify.settimeout(10)
+            notify.settimeout(WAIT_S)
             with daemon(env={"NOTIFY_SOCKET": "@" + str(short / "abstract")}, fail_at_load=9) as running:
                 assert running.wait() == 1
                 assert "cannot serve fake: model.gguf: tensor blk.0 is missing" in running.logged().splitlines()[-1]
@@ -289,7 +289,7 @@ class TestSystemd:
     def test_a_drain_may_take_as_long_as_it_is_set_to(self, short: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind(str(short / "notify"))
-            notify.settimeout(10)
+            notify.settimeout(WAIT_S)
             env = {"NOTIFY_SOCKET": str(short / "notify")}
             with daemon(env=env, config={"daemon": {"drain_s": 300}}) as running:
                 worker_pid(running.client())
@@ -302,17 +302,6 @@ def _told(notify: socket.socket, until: str) -> list[str]:
     while not (found and found[-1].startswith(until)):
         found.append(notify.recv(4096).decode())
     return found
-
-
-def _drain(notify: socket.socket) -> list[str]:
-    found: list[str] = []
-    notify.setblocking(False)
-    try:
-        while True:
-            found.append(notify.recv(4096).decode())
-    except BlockingIOError:
-        notify.settimeout(10)
-        return found
 
 
 def _readable(fd: int) -> bool:

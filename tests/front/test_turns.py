@@ -21,7 +21,7 @@ def test_clients_take_turns_and_each_keeps_its_order() -> None:
 
 
 def test_texts_of_one_client_do_not_hold_up_those_of_another() -> None:
-    with daemon(config={"text": {"timeout_s": 0.3}}) as running:
+    with daemon(config={"text": {"timeout_s": 1.5}}) as running:
         hog, guest = running.client("hog"), running.client("guest")
         worker_pid(guest)
         hung = [hog.generate(f"<hang> {i}") for i in range(30)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..aio import AsyncClient
     from ..client import Client
 
-START_TIMEOUT = 20.0
+START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
 DRAIN_S = 1.0
 """For requests that still run when the daemon is stopped or restarted, unless `config` says otherwise."""

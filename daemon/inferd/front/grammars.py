@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 START_S = 20.0
 """More time for the first grammar of a process, which has to start."""
-WALL = 4.0
-"""A process may take so many times its processor time before it counts as hung."""
+WALL, MIN_WALL_S = 4.0, 15.0
+"""A process may take so many times its processor time before it counts as hung; not less than a machine may pause."""
 OWN_FAULT = {"SIGPROF", "SIGSEGV", "SIGABRT", "SIGBUS"}
 """Ends that a grammar brings about wherever it is tried: out of time, of stack, of memory."""
 RETRY_S = 1.0
@@ -123,7 +123,7 @@ class Grammars:
             assert self._channel is not None
             self._at = job
             self._channel.send(GrammarJob(key=job.key, grammar=job.grammar))
-            limit = WALL * self._timeout_s + (START_S if self._fresh else 0.0)
+            limit = max(MIN_WALL_S, WALL * self._timeout_s) + (START_S if self._fresh else 0.0)
             self._clock = self._loop.after(limit, self._too_long)
 
     def _keep(self, client: int, jobs: deque[_Job]) -> None:

@@ -175,7 +175,7 @@ class Intake:
         stops = (sampling.stop, sampling.include_stop, sampling.min_tokens)
         request.choices = [Choice(TextStream(card.pieces, special, *stops)) for _ in range(sampling.n)]
         if not model.num_submitted:
-            model.last_step = self._loop.clock()
+            model.last_step, model.paused_s = self._loop.clock(), self._loop.paused_s
         model.num_submitted += 1
         request.submitted, request.state = True, "waiting"
         self._metrics.count("prompt_tokens_total", len(prompt))

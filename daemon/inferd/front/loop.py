@@ -11,6 +11,8 @@ from typing import Any
 import zmq
 
 MAX_WAIT_S = 1.0
+PAUSE_S = 1.0
+"""A turn that is late by more did not run: the process or the machine was paused, or it was very busy."""
 
 
 class Timer:
@@ -31,6 +33,9 @@ class Loop:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
+        self.paused_s = 0.0
+        """Time in which nothing could be heard: it must not count as the silence of others."""
+        self._looked = clock()
         self._poller = zmq.Poller()
         self._handlers: dict[Any, Callable[[], None]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
@@ -56,15 +61,32 @@ class Loop:
 
     def run_once(self) -> None:
         """Handle what is ready, waiting for it if nothing is."""
-        for source, _ in self._poller.poll(self._timeout_ms()):
+        timeout_ms = self._timeout_ms()
+        ready = self._poller.poll(timeout_ms)
+        self._look(timeout_ms / 1000)
+        for source, _ in ready:
             handler = self._handlers.get(source)  # an earlier handler may have removed it
             if handler is not None:
                 handler()
-        now = self.clock()
+        now = self._look()
         while self._timers and self._timers[0][0] <= now:
             timer = heapq.heappop(self._timers)[2]
             if timer.action is not None:
                 timer.action()
+
+    @property
+    def awake(self) -> float:
+        """The clock without the pauses, for judging how long others have been silent."""
+        return self.clock() - self.paused_s
+
+    def _look(self, waited_s: float = 0.0) -> float:
+        """Note whether it took longer than wanted to come here; return the time."""
+        now = self.clock()
+        late = now - self._looked - waited_s
+        self._looked = now
+        if late > PAUSE_S:
+            self.paused_s += late
+        return now
 
     def _timeout_ms(self) -> int:
         wait = self._timers[0][0] - self.clock() if self._timers else MAX_WAIT_S

@@ -68,6 +68,8 @@ class Model:
     last_step: float = 0.0
     """When the worker last finished a step, or got work after idling."""
     last_heard: float = 0.0
+    paused_s: float = 0.0
+    """`Loop.paused_s` when it was last heard, or got work after idling."""
     stalled: bool = False
     idle_since: float = 0.0
     failure: tuple[Code, str] = (Code.MODEL_LOAD_FAILED, "")

@@ -192,7 +192,7 @@ class Models:
         except OSError as error:
             self._exited(model, str(error))
             return
-        model.last_heard = self._loop.clock()
+        model.last_heard, model.paused_s = self._loop.clock(), self._loop.paused_s
         self._set(model, model.state, "starting")
         model.load_timer = self._loop.after(self._config.daemon.load_timeout_s, lambda: self._load_too_long(model))
 
@@ -205,6 +205,7 @@ class Models:
     def _message(self, model: Model, message: EngineOut) -> None:
         assert self.listener is not None
         now = model.last_heard = self._loop.clock()
+        model.paused_s = self._loop.paused_s
         if isinstance(message, StepReport):
             model.last_step = now
             model.stalled = False

@@ -78,7 +78,7 @@ class TextProcess:
         self._sent: deque[_Item] = deque()
         self._jobs: dict[str, _Item] = {}
         self._since = 0.0
-        """When the process began with the oldest sent message."""
+        """When the process began with the oldest sent message, by the clock that leaves out pauses."""
         self._failures = 0
         self._careful = 0
         """So many answers are still awaited one at a time."""
@@ -115,7 +115,7 @@ class TextProcess:
             return
         opening = isinstance(self._sent[0].message, TextOpen)
         limit = OPEN_TIMEOUT_S if opening else self._settings.timeout_s
-        if self._loop.clock() - self._since <= limit:
+        if self._loop.awake - self._since <= limit:
             return
         if self._give_up_oldest(f"took longer than text.timeout_s = {limit:g} s"):
             self._restart("time-out")
@@ -129,7 +129,7 @@ class TextProcess:
             if item.cancelled:
                 continue
             if not self._sent:
-                self._since = self._loop.clock()
+                self._since = self._loop.awake
             self._sent.append(item)
             self._channel.send(item.message)
 
@@ -160,7 +160,7 @@ class TextProcess:
         if not self._sent:
             return
         item = self._sent.popleft()
-        self._since = self._loop.clock()
+        self._since = self._loop.awake
         self._failures = 0
         self._careful = max(0, self._careful - 1)
         if isinstance(answer, TextResult):

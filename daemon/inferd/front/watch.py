@@ -16,7 +16,10 @@ IDLE_STALL_S = 5.0
 
 
 class Watch:
-    """A worker without a step while it has work, or silent while it has none, is stalled; at twice, killed."""
+    """A worker without a step while it has work, or silent while it has none, is stalled; at twice, killed.
+
+    While this process was paused it could not hear them, and on a paused machine they could say nothing.
+    """
 
     def __init__(self, models: Models, loop: Loop, log: Logger, stall_s: float) -> None:
         self._models = models
@@ -32,7 +35,7 @@ class Watch:
             if expires is not None and expires <= 0:
                 self._models.expire(model)
             elif model.card is not None and model.child is not None and model.state != "unloading":
-                self._check(model, model.silence(now))
+                self._check(model, model.silence(now) - (self._loop.paused_s - model.paused_s))
         self._loop.after(TICK_S, self._tick)
 
     def _check(self, model: Model, silent_s: float) -> None:
