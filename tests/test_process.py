@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def test_a_child_inherits_nothing_and_leads_its_own_group(folder: Path) -> None:
     code = f"""import os, subprocess
 open({str(report)!r}, "w").write(str((os.getpgrp() == os.getpid(), sorted(os.listdir("/proc/self/fd")))))"""
     child = spawn("timeit", "-n", "1", "-r", "1", code)
-    assert select.select([child.pidfd], [], [], 10)[0]
+    assert select.select([child.pidfd], [], [], 60)[0]
     assert child.exit_status == 0
     assert child.reap() == 0
     os.close(lock)
@@ -50,10 +49,10 @@ def test_a_child_dies_with_its_parent_even_inside_a_native_call(end: int, folder
         "guard()\n"
         "import ctypes, os\n"
         "print(os.getpid(), flush=True)\n"
-        "ctypes.PyDLL(None).sleep(60)\n"  # keeps the interpreter lock: no Python code runs any more
+        "ctypes.PyDLL(None).sleep(600)\n"  # keeps the interpreter lock: no Python code runs any more
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", "import inferd.process as p, time; c = p.spawn('sitting_child'); time.sleep(60)"],
+        [sys.executable, "-c", "import inferd.process as p, time; c = p.spawn('sitting_child'); time.sleep(600)"],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(folder)},
@@ -63,13 +62,13 @@ def test_a_child_dies_with_its_parent_even_inside_a_native_call(end: int, folder
     parent.send_signal(end)
     parent.wait()
     parent.stdout.close()
-    eventually(lambda: not alive(child), 3.0)
+    eventually(lambda: not alive(child))
 
 
 def test_reap_ends_the_whole_group(folder: Path) -> None:
     code = f"""import subprocess, time
-open({str(folder / "pid")!r}, "w").write(str(subprocess.Popen(["sleep", "60"]).pid) + "\\n")
-time.sleep(60)"""
+open({str(folder / "pid")!r}, "w").write(str(subprocess.Popen(["sleep", "600"]).pid) + "\\n")
+time.sleep(600)"""
     child = spawn("timeit", "-n", "1", "-r", "1", code)
     eventually(lambda: (folder / "pid").exists() and (folder / "pid").read_text().endswith("\n"))
     grandchild = int((folder / "pid").read_text())
@@ -96,14 +95,14 @@ class TestChannel:
         assert stat.S_IMODE(path.lstat().st_mode) == 0o600
         got: list[object] = []
         while not got or not isinstance(got[-1], Stop):
-            assert child.wait(5)
+            assert child.wait(60)
             got += child.recv_all()
         assert [m.key for m in got[:-1] if isinstance(m, Submit)] == [str(i) for i in range(5000)]
         child.close()
         front.close()
         assert not path.exists()
 
-    def test_a_child_waits_for_a_busy_front_and_loses_nothing(self, folder: Path) -> None:
+    def test_a_child_that_ends_before_a_busy_front_reads_loses_nothing(self, folder: Path) -> None:
         code = (
             "import sys; from inferd.channel import Channel; from inferd.link import Idle, engine_in\n"
             "c = Channel(sys.argv[1], bind=True, decoder=engine_in)\n"
@@ -112,21 +111,19 @@ class TestChannel:
         )
         front = Channel(folder / "link", bind=False, decoder=engine_out)
         child = subprocess.Popen([sys.executable, "-c", code, str(folder / "link")])
-        assert front.wait(10)
-        time.sleep(0.3)
+        assert child.wait(60) == 0
         seen: list[float] = []
         while len(seen) < 20000:
-            assert front.wait(5)
+            assert front.wait(60)
             seen += [m.now for m in front.recv_all() if isinstance(m, Idle)]
         assert seen == [float(i) for i in range(20000)]
-        assert child.wait(5) == 0
         front.close()
 
     def test_nonsense_is_an_error_of_the_channel(self, folder: Path) -> None:
         child = Channel(folder / "link", bind=True, decoder=engine_in)
         front = Channel(folder / "link", bind=False, decoder=engine_out)
         child.socket.send(b"\xc1")
-        assert front.wait(5)
+        assert front.wait(60)
         with pytest.raises(ChannelError):
             front.recv_all()
         front.close()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHILD_HWM = 1000
-"""Messages a child may be ahead of a busy front before its send waits."""
+"""Messages a child may be ahead of a paused front before its send waits."""
 LINGER_MS = 10_000
 """How long the last words of a child may take to be read; the front may be paused."""
 RECONNECT_MS = 5
@@ -33,8 +33,10 @@ class ChannelError(RuntimeError):
 class Channel(Generic[T]):
     """Send and receive the messages of `inferd.link`; `decoder` names what this end receives.
 
-    The child binds: its sends wait when the front is behind, so that nothing is ever lost. The front
-    connects, before or after: its sends never block and are bounded by its own request queue.
+    The child binds: its sends wait when the front is paused, so that nothing is ever lost. The front
+    connects, before or after: its sends never block and are bounded by its own request queue. What a child
+    has sent it takes in at once, however busy: ZeroMQ drops what still lies in a connection that ends while
+    its reader has as much as it may have.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Channel(Generic[T]):
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
         self.socket.set(zmq.LINGER, LINGER_MS if bind else 0)
         self.socket.set(zmq.SNDHWM, CHILD_HWM if bind else 0)
-        self.socket.set(zmq.RCVHWM, 0 if bind else CHILD_HWM)
+        self.socket.set(zmq.RCVHWM, 0)
         self.socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
         if bind:
             with private_files():
