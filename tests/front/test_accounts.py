@@ -53,7 +53,7 @@ def test_requests_and_idling_pay_for_all_of_the_time() -> None:
     charged = sum((cost.prefill or 0) + (cost.decode or 0) for cost in known)
     assert (found.prefill or 0) + (found.decode or 0) == pytest.approx(charged, rel=0.001)
     assert found.idle is not None
-    assert charged_s + found.idle / 2 <= ended.uptime_s
+    assert charged_s + found.idle / 2 <= ended.uptime_s + 2.0, "a step that was paused may reach into two settlements"
     assert found.good_tokens == found.output_tokens == sum(done.usage.completion_tokens for done in dones)
     assert found.meters == ("cost.watts_busy", "cost.hardware_price")
 

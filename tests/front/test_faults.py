@@ -47,6 +47,21 @@ def test_kill_9_of_the_worker_ends_its_requests_and_it_returns() -> None:
         assert not alive(pid)
 
 
+def test_all_that_a_worker_said_before_its_end_is_told_after_a_pause_of_the_front() -> None:
+    with daemon(
+        delay_s=0.002, context=100_000, faults=[{"match": "die-later", "kind": "die", "after": 400}]
+    ) as running:
+        client = running.client()
+        pid = worker_pid(client)
+        request = client.generate("die-later", ignore_eos=True)
+        client.until(request, p.Tokens)
+        running.signal(signal.SIGSTOP)
+        eventually(lambda: not alive(pid))
+        running.signal(signal.SIGCONT)
+        assert client.finish(request).code == p.Code.ENGINE_LOST
+        assert sum(len(m.ids) for m in client.tokens(request)) > 200, "as much as the connection holds"
+
+
 def test_requests_not_yet_in_the_engine_survive_its_death() -> None:
     with daemon(load_s=0.5) as running:
         client = running.client()
@@ -110,9 +125,10 @@ def test_three_deaths_in_a_minute_are_the_end() -> None:
     with daemon() as running:
         client = running.client()
         for _ in range(3):
-            os.kill(worker_pid(client), KILL)
-            eventually(lambda: model(client).state != "ready")
-        assert model(client).state == "failed"
+            pid = worker_pid(client)
+            os.kill(pid, KILL)
+            eventually(lambda pid=pid: model(client).pid != pid)
+        eventually(lambda: model(client).state == "failed")
         assert client.finish(client.generate("x")).code == p.Code.MODEL_LOAD_FAILED
 
 

@@ -82,12 +82,17 @@ def test_a_busy_model_is_never_unloaded_and_the_refusal_shows_the_ledger() -> No
 
 
 def test_the_worker_is_told_its_grant() -> None:
-    with daemon(models=["main"], size=100 * MIB, load_s=0.5, config=config(1200)) as running:
-        client = running.client()
-        ledger = eventually(lambda: client.status().devices[0].ledger)
-        assert ledger == (p.MemoryEntry(owner="main", bytes=1200 * MIB),)
-        worker_pid(client)
-        assert client.status().devices[0].ledger[0].bytes == 420 * MIB
+    seen: set[int] = set()
+    for _ in range(10):  # a pause as long as the load hides the grant
+        with daemon(models=["main"], size=100 * MIB, load_s=0.5, config=config(1200)) as running:
+            client = running.client()
+            (entry,) = eventually(lambda: client.status().devices[0].ledger)  # noqa: B023
+            seen.add(entry.bytes)
+            worker_pid(client)
+            seen.add(client.status().devices[0].ledger[0].bytes)
+        if len(seen) == 2:
+            break
+    assert seen == {1200 * MIB, 420 * MIB}
 
 
 def test_an_idle_model_unloads_after_its_keep_alive() -> None:

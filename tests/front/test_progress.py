@@ -6,6 +6,7 @@ import time
 from itertools import pairwise
 
 from inferd.front.requests import PROBE_S, PROGRESS_S
+from inferd.front.sessions import RECONNECT_GRACE_S
 from inferd_client import protocol as p
 from tests.front.harness import Raw, daemon, worker_pid
 
@@ -25,7 +26,9 @@ def shortest_silences(client: Raw, requests: set[str]) -> dict[str, float]:
 
 
 def test_a_second_is_never_reached() -> None:
-    assert max(PROGRESS_S, PROBE_S) < 1.0
+    """By design, as measured times are those of the machine too: news come, and the work of the gone ends."""
+    assert PROGRESS_S < 1.0
+    assert 1.5 * PROBE_S + RECONNECT_GRACE_S < 1.0  # the probe comes round twice in its time
 
 
 def test_in_every_state_beside_a_busy_stream() -> None:

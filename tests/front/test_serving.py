@@ -26,6 +26,15 @@ def client(served: Daemon) -> Raw:
     return served.client()
 
 
+@pytest.fixture(scope="module")
+def endless() -> Iterator[Daemon]:
+    """A daemon whose answers do not end by themselves while a test runs, when EOS is ignored."""
+    faults = [{"match": "slowfill", "kind": "slow_prefill", "seconds": 600}]
+    with daemon(delay_s=0.002, context=10**6, max_sequences=4, faults=faults) as running:
+        worker_pid(running.client("warm"))
+        yield running
+
+
 def test_says_the_prompt_back_with_usage_and_timings(client: Raw) -> None:
     request = client.generate("héllo wörld", seed=7)
     accepted = client.until(request, p.Accepted)
@@ -181,10 +190,12 @@ def test_an_unknown_model_is_named(client: Raw) -> None:
     assert "nonsense" in error.message
 
 
-def test_an_id_in_use_is_refused_and_free_again_afterwards(client: Raw) -> None:
-    client.generate("a" * 60, id="same")
+def test_an_id_in_use_is_refused_and_free_again_afterwards(endless: Daemon) -> None:
+    client = endless.client()
+    client.generate("a" * 60, id="same", ignore_eos=True)
     client.generate("b", id="same")
     assert client.until("same", p.Error).code == p.Code.DUPLICATE_REQUEST
+    client.call(p.Cancel(id="c", request="same"))
     done = client.until("same", p.Done)
     assert done.usage.prompt_tokens == 60
     client.inbox.clear()
@@ -201,6 +212,10 @@ def test_ids_of_two_clients_are_apart(served: Daemon) -> None:
 
 
 class TestCancel:
+    @pytest.fixture
+    def client(self, endless: Daemon) -> Raw:
+        return endless.client()
+
     def test_while_decoding(self, client: Raw) -> None:
         request = client.generate("abc", ignore_eos=True)
         client.until(request, p.Tokens)
@@ -265,10 +280,10 @@ class TestCancel:
             assert client.finish("again").reason in ("length", "stop")
             assert client.call(p.Cancel(id="late", request="again")).detail == "not running"
 
-    def test_of_another_client_does_nothing(self, served: Daemon, client: Raw) -> None:
+    def test_of_another_client_does_nothing(self, endless: Daemon, client: Raw) -> None:
         request = client.generate("abc", ignore_eos=True, max_tokens=40)
         client.until(request, p.Tokens)
-        assert served.client("other").call(p.Cancel(id="c", request=request)).detail == "not running"
+        assert endless.client("other").call(p.Cancel(id="c", request=request)).detail == "not running"
         assert client.finish(request).reason == "length"
 
     def test_text_held_back_is_flushed(self, client: Raw) -> None:

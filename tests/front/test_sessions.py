@@ -19,7 +19,7 @@ LIMIT = 1 << 20
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Daemon]:
-    config = {"daemon": {"max_frame": LIMIT, "max_clients": 64}}
+    config = {"daemon": {"max_frame": LIMIT, "max_clients": 64, "heartbeat_s": 20.0}}
     with daemon(config=config, delay_s=0.005, context=200_000, chunk=100_000) as running:
         worker_pid(running.client("warm"))
         yield running

@@ -281,9 +281,10 @@ class TestSystemd:
             with daemon(env={"NOTIFY_SOCKET": str(short / "notify")}) as running:
                 client = running.client()
                 for _ in range(3):
-                    os.kill(worker_pid(client), signal.SIGKILL)
-                    eventually(lambda: client.status().models[0].state != "ready")
-                assert client.status().models[0].state == "failed"
+                    pid = worker_pid(client)
+                    os.kill(pid, signal.SIGKILL)
+                    eventually(lambda pid=pid: client.status().models[0].pid != pid)
+                eventually(lambda: client.status().models[0].state == "failed")
                 assert running.process.poll() is None
 
     def test_a_drain_may_take_as_long_as_it_is_set_to(self, short: Path) -> None:

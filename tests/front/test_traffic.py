@@ -11,7 +11,7 @@ import pytest
 from inferd.front import traffic as keeper
 from inferd.traffic import file
 from inferd_client import protocol as p
-from tests.front.harness import Daemon, Raw, daemon, eventually, launch
+from tests.front.harness import WAIT_S, Daemon, Raw, daemon, eventually, launch
 
 SECRET = "the quick brown fox has the code 90125"
 
@@ -85,7 +85,7 @@ def test_it_survives_the_end_of_the_daemon(
     first = launch(short_folder / "run")
     first.client().run("x" * 10, max_tokens=3)
     if how is signal.SIGKILL:  # it is written within a few seconds, not at the end
-        eventually(lambda: file.read(state_of(first)), keeper.WRITE_S + 10)
+        eventually(lambda: file.read(state_of(first)), keeper.WRITE_S + WAIT_S)
     end(first, how)
     second = launch(short_folder / "run")
     client = second.client()

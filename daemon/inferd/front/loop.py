@@ -37,12 +37,12 @@ class Loop:
         """Time in which nothing could be heard: it must not count as the silence of others."""
         self._looked = clock()
         self._poller = zmq.Poller()
-        self._handlers: dict[Any, Callable[[], None]] = {}
+        self._handlers: dict[Any, Callable[[], object]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._serial = count()
         self._dead_bound = 1024
 
-    def add(self, source: zmq.Socket[bytes] | int, handler: Callable[[], None]) -> None:
+    def add(self, source: zmq.Socket[bytes] | int, handler: Callable[[], object]) -> None:
         """Call `handler` whenever `source` can be read."""
         self._handlers[source] = handler
         self._poller.register(source, zmq.POLLIN)

@@ -137,21 +137,24 @@ class Workers:
     def any_running(self) -> bool:
         return bool(self._running)
 
-    def _read(self, model: Model, on_message: OnMessage) -> None:
+    def _read(self, model: Model, on_message: OnMessage) -> bool:
+        """Handle what a worker has said; False when there was nothing."""
         (child, channel), _ = self._running[model]
         try:
             messages = channel.recv_all(MESSAGES_A_TURN)
         except ChannelError:
             child.kill()  # a worker that talks nonsense is as good as dead
             self._loop.remove(channel.socket)
-            return
+            return False
         for message in messages:
             on_message(model, message)
+        return bool(messages)
 
     def _ended(self, model: Model, on_message: OnMessage, on_exit: OnExit) -> None:
         (child, channel), _ = self._running[model]
         channel.wait(LAST_WORDS_S)
-        self._read(model, on_message)
+        while self._read(model, on_message):
+            pass  # a front that was paused has more to hear, the reason of the end at last
         status = child.exit_status
         how = describe_exit(status if status is not None else -9)
         self._clear(model)
