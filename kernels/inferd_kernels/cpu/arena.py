@@ -8,10 +8,7 @@ import numpy as np
 import torch
 
 from inferd_kernels.cpu.library import load
-
-ALIGNMENT = 64
-LARGE_PAGE = 2 << 20
-"""Buffers of this size ask for large pages: columns of one are written a page apart."""
+from inferd_kernels.cpu.pages import ALIGNMENT, LARGE_PAGE
 
 
 class Arena:
@@ -40,7 +37,7 @@ class Arena:
             alignment = ALIGNMENT if size < LARGE_PAGE else LARGE_PAGE
             raw = np.empty(size + alignment, np.uint8)
             start = -raw.ctypes.data % alignment
-            if size >= LARGE_PAGE:
+            if size >= LARGE_PAGE:  # columns of such a buffer are written a page apart
                 load().advise(raw.ctypes.data + start, size)
             self._blocks.append(raw[start : start + size])
             return self._blocks[-1]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inferd_kernels.cpu.program import RowCount, empty, launch, recording
-from inferd_kernels.cpu.structs import KV_NUMBERS, AttendArgs, WriteArgs
+from inferd_kernels.cpu.program import RowCount, empty, launch
+from inferd_kernels.cpu.structs import KV_NUMBERS, AttendArgs, WriteArgs, address_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,10 +40,10 @@ def write(layer: Any, x: Any, kv: Mapping[str, torch.Tensor], inputs: Any) -> to
         v_stride=v.stride(0),
         positions=positions.data_ptr(),
         slots=slots.data_ptr(),
-        cos=_address(layer.cos),
-        sin=_address(layer.sin),
-        q_norm=_address(layer.q_norm),
-        k_norm=_address(layer.k_norm),
+        cos=address_of(layer.cos),
+        sin=address_of(layer.sin),
+        q_norm=address_of(layer.q_norm),
+        k_norm=address_of(layer.k_norm),
         q_out=out.data_ptr(),
         k_cache=kv["k_columns"].data_ptr(),
         v_cache=kv["v_rows"].data_ptr(),
@@ -54,8 +54,8 @@ def write(layer: Any, x: Any, kv: Mapping[str, torch.Tensor], inputs: Any) -> to
         block_size=kv["v_rows"].shape[1],
         number=KV_NUMBERS[kv["v_rows"].dtype],
         eps=layer.norm_eps,
-        k_scales=_address(kv.get("k_columns_scale")),
-        v_scales=_address(kv.get("v_rows_scale")),
+        k_scales=address_of(kv.get("k_columns_scale")),
+        v_scales=address_of(kv.get("v_rows_scale")),
     )
     launch("write", args, layer, kv, positions, slots)
     return out
@@ -75,7 +75,7 @@ class AttentionPlan:
         args = self._cut(layer, kv)
         args.q, args.out = q.data_ptr(), out.data_ptr()
         args.k_cache, args.v_cache = kv["k_columns"].data_ptr(), kv["v_rows"].data_ptr()
-        args.k_scales, args.v_scales = _address(kv.get("k_columns_scale")), _address(kv.get("v_rows_scale"))
+        args.k_scales, args.v_scales = address_of(kv.get("k_columns_scale")), address_of(kv.get("v_rows_scale"))
         args.scale = layer.spec.scale
         launch("attend", args, kv, self)
         return out
@@ -119,10 +119,3 @@ class AttentionPlan:
             window=spec.window or 0,
             task_base=bases.data_ptr(),
         )
-
-
-def _address(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
-__all__ = ["MAX_GROUP", "MAX_WIDTH", "AttentionPlan", "recording", "write"]

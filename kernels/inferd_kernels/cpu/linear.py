@@ -12,7 +12,7 @@ import torch
 from inferd_kernels.cpu.pages import Slabs
 from inferd_kernels.cpu.program import RowCount, empty, launch
 from inferd_kernels.cpu.rows import FINE, Bf16Rows, Int8Rows, float_rows, quantize, round_rows, source_of
-from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs
+from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs, address_of
 from inferd_kernels.linear import InputFormat, LinearKernel, RowTable, WeightImage
 from inferd_kernels.reference.forms import Packed
 
@@ -149,9 +149,7 @@ class CpuPackedLinear(CpuKernel):
         data = self._memory.take(blocks * groups * per_group)
         codes = weight.planes["codes"].contiguous()
         mins = None if mins is None else mins.contiguous()
-        args = PackArgs(
-            codes.data_ptr(), scales.data_ptr(), None if mins is None else mins.data_ptr(), data.data_ptr(), n, k
-        )
+        args = PackArgs(codes.data_ptr(), scales.data_ptr(), address_of(mins), data.data_ptr(), n, k)
         args.group, args.bits, args.number = weight.group, bits, number
         launch("pack", args)
         zero = weight.zero + (128 if bits == 8 else 0)
@@ -163,7 +161,7 @@ class CpuPackedLinear(CpuKernel):
         rows = x if isinstance(x, Int8Rows) else quantize(x, fine=FINE[self.input_format])
         args = _copy(weight.args)
         args.x, args.source = rows.args.out, source_of(rows)
-        args.bias = _address(bias)
+        args.bias = address_of(bias)
         return GemmCall(args, rows)
 
 
@@ -190,7 +188,7 @@ class CpuDenseLinear(CpuKernel):
         x = float_rows(x)
         args = _copy(weight.args)
         args.plain, args.plain_stride = x.data_ptr(), x.stride(0)
-        args.bias = _address(bias)
+        args.bias = address_of(bias)
         return GemmCall(args, x)
 
 
@@ -210,7 +208,7 @@ class CpuBf16Linear(CpuDenseLinear):
         rows = x if isinstance(x, Bf16Rows) else round_rows(x)
         args = _copy(weight.args)
         args.x, args.source = rows.args.out, source_of(rows)
-        args.bias = _address(bias)
+        args.bias = address_of(bias)
         return GemmCall(args, rows)
 
 
@@ -226,7 +224,3 @@ def _copy(args: GemmArgs) -> GemmArgs:
     fresh = GemmArgs()
     ctypes.pointer(fresh)[0] = args
     return fresh
-
-
-def _address(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

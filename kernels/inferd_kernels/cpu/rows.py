@@ -17,12 +17,13 @@ from inferd_kernels.cpu.structs import (
     SOURCE_SILU,
     Int8RowsStruct,
     QuantArgs,
+    address_of,
 )
 
 DEFERRED_ROWS = 2
 """Steps of so few rows quantize inside the multiplication: once a thread, but without a barrier."""
 SCRATCH_BYTES = 1 << 20
-
+"""Of each thread, as in `src/kernels.h`."""
 
 MIXED = 2.0
 """Squared scale of a group, in means of its row, above which mixed rows keep a second byte a value."""
@@ -165,7 +166,7 @@ def _args(x: torch.Tensor, columns: int, source: int, weight: torch.Tensor | Non
     return QuantArgs(
         x=x.data_ptr(),
         x_stride=x.stride(0),
-        weight=None if weight is None else weight.data_ptr(),
+        weight=address_of(weight),
         columns=columns,
         source=source,
         eps=eps,

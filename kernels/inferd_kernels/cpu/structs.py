@@ -18,6 +18,11 @@ KV_NUMBERS = {**NUMBERS, torch.int8: 3, torch.float8_e4m3fn: 4}
 """The same of a KV cache."""
 
 
+def address_of(tensor: torch.Tensor | None) -> int | None:
+    """Return what a field holds for a tensor, or for none."""
+    return None if tensor is None else tensor.data_ptr()
+
+
 class Int8RowsStruct(Structure):
     _fields_ = [("groups", c_void_p), ("fine", c_void_p), ("marks", c_void_p), ("halves", c_void_p)]
 
@@ -165,19 +170,6 @@ class ArgmaxArgs(Structure):
         ("x_stride", c_int64),
         ("peak", c_void_p),
         ("index", c_void_p),
-        ("columns", c_int32),
-    ]
-
-
-class AddArgs(Structure):
-    _fields_ = [
-        ("rows", c_void_p),
-        ("a", c_void_p),
-        ("b", c_void_p),
-        ("out", c_void_p),
-        ("a_stride", c_int64),
-        ("b_stride", c_int64),
-        ("out_stride", c_int64),
         ("columns", c_int32),
     ]
 
