@@ -32,6 +32,8 @@ AVX512 = (
     "-mprfchw",
     "-mprefer-vector-width=512",
 )
+NEON = ("-DTIER_NEON",)
+"""Every 64-bit Arm processor has it: the flag tells the tier from plain C."""
 
 
 class CompileError(Exception):
@@ -53,11 +55,11 @@ def is_current() -> bool:
 
 def tiers(machine: str) -> dict[str, tuple[str, ...]]:
     """Return the tiers of an architecture with their flags."""
-    wide = (
-        {"avx2": AVX2, "avx512vnni": AVX512, "avx512bf16": (*AVX512, "-mavx512bf16")}
-        if machine in ("x86_64", "amd64")
-        else {}
-    )
+    wide: dict[str, tuple[str, ...]] = {}
+    if machine in ("x86_64", "amd64"):
+        wide = {"avx2": AVX2, "avx512vnni": AVX512, "avx512bf16": (*AVX512, "-mavx512bf16")}
+    elif machine in ("aarch64", "arm64"):
+        wide = {"neon": NEON, "neondot": (*NEON, "-march=armv8.2-a+dotprod")}
     return {"scalar": (), **wide}
 
 

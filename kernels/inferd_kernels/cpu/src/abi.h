@@ -187,15 +187,6 @@ struct argmax_args {
     int32_t columns;
 };
 
-/* out = a + b, rows of `columns`. */
-struct add_args {
-    const int32_t *rows;
-    const float *a, *b;
-    float *out;
-    int64_t a_stride, b_stride, out_stride;
-    int32_t columns;
-};
-
 enum probe { PROBE_READ, PROBE_CODES, PROBE_PAIRS, PROBE_FLOATS };
 
 /* Measure the machine: every thread does `turns` of it. CODES, PAIRS, FLOATS: 12 products a turn, of 64, 32, 16 numbers. */

@@ -11,6 +11,17 @@
 #define BLOCK_ROWS 48  /* rows of a prefill piece */
 #define MINUS_INFINITY (-__builtin_inff())
 
+/* Query rows at a time, for scores and for values, and blocks of 16 columns of values: as the registers hold sums of. */
+#if defined(__AVX512VNNI__)
+#define SCORE_ROWS 8
+#define WEIGH_ROWS 4
+#define WEIGH_COLUMNS 4
+#else
+#define SCORE_ROWS 2
+#define WEIGH_ROWS 2
+#define WEIGH_COLUMNS 2
+#endif
+
 struct scan { /* rows that share the keys of one KV head */
     const struct attend_args *a;
     const int32_t *table;
@@ -129,8 +140,8 @@ static struct tile_view view_tile(struct scan *s, int64_t start, int64_t count) 
 }
 
 INLINE void scores_of(struct scan *s, struct tile_view t, int64_t row, const int R) {
-    vf sum[8][2];
-    const float *rows[8];
+    vf sum[SCORE_ROWS][2];
+    const float *rows[SCORE_ROWS];
     for (int r = 0; r < R; r++) rows[r] = s->q[row + r];
     for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = vf_zero();
     for (int64_t d = 0; d < s->a->width; d++) {
@@ -150,15 +161,17 @@ INLINE void scores_of(struct scan *s, struct tile_view t, int64_t row, const int
 
 static void all_scores(struct scan *s, struct tile_view t) {
     int64_t row = 0;
-    for (; row + 8 <= s->count; row += 8) scores_of(s, t, row, 8);
+    for (; row + SCORE_ROWS <= s->count; row += SCORE_ROWS) scores_of(s, t, row, SCORE_ROWS);
     switch (s->count - row) {
     case 1: scores_of(s, t, row, 1); break;
+#if SCORE_ROWS == 8
     case 2: scores_of(s, t, row, 2); break;
     case 3: scores_of(s, t, row, 3); break;
     case 4: scores_of(s, t, row, 4); break;
     case 5: scores_of(s, t, row, 5); break;
     case 6: scores_of(s, t, row, 6); break;
     case 7: scores_of(s, t, row, 7); break;
+#endif
     }
 }
 
@@ -191,7 +204,7 @@ INLINE float soften(struct scan *s, int64_t row, int64_t start, int64_t count) {
 
 INLINE void weigh(struct scan *s, struct tile_view t, int64_t row, int64_t column, int64_t from, int64_t to, const int R,
                   const int C) {
-    vf sum[4][4];
+    vf sum[WEIGH_ROWS][WEIGH_COLUMNS];
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++)
             sum[r][c] = vf_mul(vf_load(s->sums + (row + r) * s->padded + column + c * 16), vf_set(s->shrink[row + r]));
@@ -200,7 +213,7 @@ INLINE void weigh(struct scan *s, struct tile_view t, int64_t row, int64_t colum
         const float *v = t.v[half] + (first - half * 16) * t.v_stride + column;
         const float *weights = s->scores + row * TILE_KEYS;
         for (int64_t key = first; key < last; key++, v += t.v_stride) {
-            vf value[4];
+            vf value[WEIGH_COLUMNS];
             for (int c = 0; c < C; c++) value[c] = vf_load(v + c * 16);
             for (int r = 0; r < R; r++) {
                 vf weight = vf_set(weights[r * TILE_KEYS + key]);
@@ -214,11 +227,13 @@ INLINE void weigh(struct scan *s, struct tile_view t, int64_t row, int64_t colum
 
 static void weigh_rows(struct scan *s, struct tile_view t, int64_t row, int64_t from, int64_t to, const int rows) {
     int64_t column = 0;
-    for (; column + 64 <= s->padded; column += 64) switch (rows) {
-        case 1: weigh(s, t, row, column, from, to, 1, 4); break;
-        case 2: weigh(s, t, row, column, from, to, 2, 4); break;
-        case 3: weigh(s, t, row, column, from, to, 3, 4); break;
-        default: weigh(s, t, row, column, from, to, 4, 4);
+    for (; column + 16 * WEIGH_COLUMNS <= s->padded; column += 16 * WEIGH_COLUMNS) switch (rows) {
+        case 1: weigh(s, t, row, column, from, to, 1, WEIGH_COLUMNS); break;
+        case 2: weigh(s, t, row, column, from, to, 2, WEIGH_COLUMNS); break;
+#if WEIGH_ROWS == 4
+        case 3: weigh(s, t, row, column, from, to, 3, WEIGH_COLUMNS); break;
+        case 4: weigh(s, t, row, column, from, to, 4, WEIGH_COLUMNS); break;
+#endif
         }
     for (; column < s->padded; column += 16)
         for (int r = 0; r < rows; r++) weigh(s, t, row + r, column, from, to, 1, 1);
@@ -264,7 +279,8 @@ static void scan_span(struct scan *s, int64_t span) {
         all_scores(s, t);
         for (int64_t r = 0; r < s->count; r++) s->shrink[r] = soften(s, r, start, count);
         int64_t from = s->low > start ? s->low - start : 0;
-        for (int64_t r = 0; r < s->count; r += 4) weigh_rows(s, t, r, from, count, s->count - r < 4 ? (int)(s->count - r) : 4);
+        for (int64_t r = 0; r < s->count; r += WEIGH_ROWS)
+            weigh_rows(s, t, r, from, count, s->count - r < WEIGH_ROWS ? (int)(s->count - r) : WEIGH_ROWS);
     }
 }
 

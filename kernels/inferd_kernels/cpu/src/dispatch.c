@@ -2,6 +2,9 @@
 #include "kernels.h"
 #include <string.h>
 #include <sys/mman.h>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 
 #ifndef SOURCE_HASH
 #define SOURCE_HASH ""
@@ -15,6 +18,8 @@ static const struct kernels *tier_at(int32_t index) {
     static const struct kernels *const tiers[] = {
 #if defined(__x86_64__)
         &kernels_avx512bf16, &kernels_avx512vnni, &kernels_avx2,
+#elif defined(__aarch64__)
+        &kernels_neondot, &kernels_neon,
 #endif
         &kernels_scalar,
     };
@@ -31,6 +36,9 @@ static int can_run(const struct kernels *tier) {
     if (tier == &kernels_avx512bf16) return wide && __builtin_cpu_supports("avx512bf16");
     if (tier == &kernels_avx512vnni) return wide;
     if (tier == &kernels_avx2) return avx2;
+#elif defined(__aarch64__)
+    if (tier == &kernels_neondot) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+    if (tier == &kernels_neon) return 1;
 #endif
     return tier == &kernels_scalar;
 }
@@ -69,7 +77,7 @@ const struct op *inferd_op(const char *name) {
         const struct op *op;
     } table[] = {{"quantize", &k->quantize}, {"gemm", &k->gemm},     {"embed", &k->embed},   {"gather", &k->gather},
                  {"write", &k->write},       {"plan", &k->plan},     {"attend", &k->attend}, {"argmax", &k->argmax},
-                 {"head", &k->head},         {"choose", &k->choose}, {"add", &k->add},       {"pack", &pack_op},
+                 {"head", &k->head},         {"choose", &k->choose}, {"pack", &pack_op},
                  {"probe", &k->probe}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].name, name)) return table[i].op;

@@ -39,19 +39,3 @@ static void gather_run(const void *args, int32_t chunk, int32_t chunks, struct w
     for (int64_t row = rows * chunk / chunks; row < rows * (chunk + 1) / chunks; row++)
         memcpy(a->y + row * a->y_stride, a->x + a->index[row] * a->x_stride, (size_t)a->columns * 4);
 }
-
-static int32_t add_chunks(const void *args, int32_t threads) {
-    return split_rows(*((const struct add_args *)args)->rows, threads);
-}
-
-static void add_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
-    const struct add_args *a = args;
-    (void)worker;
-    int64_t rows = *a->rows;
-    for (int64_t row = rows * chunk / chunks; row < rows * (chunk + 1) / chunks; row++)
-        for (int64_t i = 0; i < a->columns; i += 16) {
-            vf sum = vf_add(load_tail(a->a + row * a->a_stride + i, a->columns - i),
-                            load_tail(a->b + row * a->b_stride + i, a->columns - i));
-            store_tail(a->out + row * a->out_stride + i, sum, a->columns - i);
-        }
-}

@@ -19,6 +19,10 @@
 #define FEW_ROWS 3
 #define TILE_ROWS 3
 #define WIDE 1
+#elif defined(TIER_NEON)
+#define FEW_ROWS 2
+#define TILE_ROWS 2
+#define WIDE 1
 #else
 #define FEW_ROWS 1
 #define TILE_ROWS 1
@@ -195,6 +199,9 @@ typedef void tile_function(const struct gemm_args *a, struct int8_rows x, int64_
      {NAME(kind, 3, 1), NAME(kind, 3, 2)}, {NAME(kind, 4, 1), NAME(kind, 4, 2)},       \
      {NAME(kind, 5, 1), NAME(kind, 5, 2)}, {NAME(kind, 6, 1), NAME(kind, 6, 2)},       \
      {NAME(kind, 7, 1)}, {NAME(kind, 8, 1)}}
+#elif FEW_ROWS == 2
+#define TILES(kind) TILE(kind, 1, 1) TILE(kind, 2, 1)
+#define TABLE(kind) {{NAME(kind, 1, 1)}, {NAME(kind, 2, 1)}}
 #elif FEW_ROWS == 3
 #define TILES(kind) TILE(kind, 1, 1) TILE(kind, 2, 1) TILE(kind, 3, 1)
 #define TABLE(kind) {{NAME(kind, 1, 1)}, {NAME(kind, 2, 1)}, {NAME(kind, 3, 1)}}

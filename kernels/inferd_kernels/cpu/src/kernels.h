@@ -7,7 +7,7 @@
 
 struct kernels {
     const char *name;
-    struct op quantize, gemm, embed, gather, write, plan, attend, head, choose, argmax, add, probe;
+    struct op quantize, gemm, embed, gather, write, plan, attend, head, choose, argmax, probe;
 };
 
 struct worker {
@@ -27,6 +27,8 @@ void inferd_take_turn(void), inferd_pass_turn(void), inferd_end_turn(void), infe
 extern const struct kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const struct kernels kernels_avx2, kernels_avx512vnni, kernels_avx512bf16;
+#elif defined(__aarch64__)
+extern const struct kernels kernels_neon, kernels_neondot;
 #endif
 
 #endif

@@ -236,7 +236,11 @@ INLINE void vf_to_bytes(vf x, int8_t *out) {
 INLINE __m256 bytes8_(const int8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))); }
 INLINE vf vf_bytes(const int8_t *p) { return (vf){bytes8_(p), bytes8_(p + 8)}; }
 
-#else /* plain C, which compilers turn into NEON and the like */
+#elif defined(TIER_NEON)
+
+#include "simd_neon.h"
+
+#else /* plain C, which compilers turn into whatever there is */
 
 typedef struct { float v[16]; } vf;
 typedef struct { int32_t v[16]; } vi;
@@ -429,6 +433,8 @@ INLINE int16_t sum_16(const int8_t *p) {
 #if defined(__x86_64__) /* distances from 0 of the bytes plus 128 */
     __m128i sums = _mm_sad_epu8(_mm_xor_si128(_mm_loadu_si128((const void *)p), _mm_set1_epi8(-128)), _mm_setzero_si128());
     return (int16_t)(_mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128);
+#elif defined(TIER_NEON)
+    return vaddlvq_s8(vld1q_s8(p));
 #else
     int32_t sum = 0;
     for (int i = 0; i < 16; i++) sum += p[i];

@@ -28,6 +28,5 @@ const struct kernels JOIN(kernels_, TIER) = {
     .head = {head_chunks, head_run},
     .choose = {choose_chunks, choose_run},
     .argmax = {argmax_chunks, argmax_run},
-    .add = {add_chunks, add_run},
     .probe = {probe_chunks, probe_run},
 };
