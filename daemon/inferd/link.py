@@ -290,7 +290,13 @@ class TextJob(Msg, tag="job"):
     bad_words: tuple[str, ...] = ()
 
 
-TextIn = TextOpen | TextJob
+class TextDrop(Msg, tag="drop"):
+    """Forget a job; no result follows."""
+
+    key: str
+
+
+TextIn = TextOpen | TextJob | TextDrop
 
 
 # --- text process to front --------------------------------------------------------------------
@@ -311,6 +317,8 @@ class TextResult(Msg, tag="text_result"):
     error: str = ""
     """Set when the template or the input was at fault; the request fails with invalid_param."""
     field: str | None = None
+    deaths: int = 0
+    """Workers that ended, or were ended, at it."""
 
 
 TextOut = TextReady | TextResult

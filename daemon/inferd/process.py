@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
@@ -81,6 +82,27 @@ def guard() -> None:
     os.dup2(null, 0)
     os.close(null)
     threading.Thread(target=_watch, args=(pipe,), name="guard", daemon=True).start()
+
+
+def fork(run: Callable[[], None]) -> int:
+    """Call `run` in a copy of this process, which ends with it or with this one; the pid. From the main thread only.
+
+    Other threads are not in the copy: it must not use what needs them, such as ZeroMQ. Raises OSError.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        _die_with_parent_thread()
+        if os.getppid() == parent:
+            run()
+        status = 0
+    except BaseException:  # noqa: BLE001 - nothing of the copied stack may run here
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def describe_exit(status: int) -> str:

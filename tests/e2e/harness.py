@@ -54,8 +54,11 @@ class Served:
         return self.log.read_text(errors="replace")
 
     def children(self) -> dict[str, int]:
-        """Return the processes of the daemon by their module."""
-        return {module_of(pid): pid for pid in descendants(self.pid)}
+        """Return the processes of the daemon by their module; what these have forked is not counted."""
+        found: dict[str, int] = {}
+        for pid in descendants(self.pid):
+            found.setdefault(module_of(pid), pid)
+        return found
 
     def close(self) -> None:
         for client in self._clients:

@@ -208,15 +208,54 @@ class TestText:
         with daemon(config={"text": {"timeout_s": 3.0}}) as running:
             client = running.client()
             worker_pid(client)
-            hang = client.generate("<hang>")
+            hung = [client.generate("<hang>") for _ in range(3)]
             behind = [client.generate(f"behind {i}") for i in range(3)]
             assert client.status()
-            error = client.finish(hang)
-            assert (error.code, error.field) == (p.Code.INVALID_PARAM, "prompt")
-            assert "3 s" in error.message
+            for request in hung:
+                error = client.finish(request)
+                assert (error.code, error.field) == (p.Code.INVALID_PARAM, "prompt")
+                assert "3 s" in error.message
             for i, request in enumerate(behind):
                 client.finish(request)
                 assert client.text(request) == f"behind {i}"
+
+    def test_a_text_that_hangs_delays_no_other_of_its_model(self) -> None:
+        """Neither its own client's nor, however many one client sends, those of others."""
+        with daemon(config={"text": {"timeout_s": 600}}) as running:
+            client, other = running.client("client"), running.client("other")
+            worker_pid(client)
+            hung = [client.generate("<hang>")]
+            for i in range(3):
+                assert client.run(f"beside {i}")[0] == f"beside {i}"
+            hung += [client.generate("<hang>") for _ in range(9)]
+            for i in range(3):
+                assert other.run(f"beside {i}")[0] == f"beside {i}"
+            assert {r.state for r in client.status().requests} == {"text"}
+            for request in hung:
+                client.call(p.Cancel(id=f"c{request}", request=request))
+                assert client.finish(request).reason == "cancelled"
+            assert client.run("a cancelled text frees its worker")[0]
+            assert "inferd_text_restarts_total" not in client.status().counters
+
+    def test_kill_9_of_the_workers_of_the_text_process(self) -> None:
+        with daemon(config={"text": {"timeout_s": 600}}) as running:
+            client = running.client()
+            (text,) = set(_children(running.pid)) - {worker_pid(client)}
+            client.run("makes a worker")
+            (idle,) = _children(text)
+            os.kill(idle, KILL)
+            assert client.run("another")[0] == "another"
+            before = client.status().counters.get("inferd_text_restarts_total", 0)
+            hang = client.generate("<hang>")
+            eventually(lambda: client.status().requests)
+            while client.status().requests:  # a worker may be killed before it has the job
+                for pid in _children(text):
+                    os.kill(pid, KILL)
+                eventually(lambda: _children(text) or not client.status().requests)
+            error = client.finish(hang)
+            assert (error.code, "twice" in error.message) == (p.Code.INVALID_PARAM, True)
+            assert client.status().counters["inferd_text_restarts_total"] == before + 2
+            assert text in _children(running.pid)
 
     def test_a_text_that_hangs_delays_its_own_model_only(self) -> None:
         with daemon(models=["one", "two"], config={"text": {"timeout_s": 60}}) as running:

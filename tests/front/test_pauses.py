@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,12 @@ import zmq
 from inferd.config.schema import Config, Log, Text
 from inferd.front.loop import MAX_WAIT_S, PAUSE_S, Loop
 from inferd.front.model import Model
-from inferd.front.text_process import TextProcess
+from inferd.front.text_process import SILENCE_S, TextProcess
 from inferd.front.watch import TICK_S, Watch
 from inferd.link import TextJob, TextOpen, TextResult
 from inferd.log import make_logger
 from inferd.metrics import Metrics
+from inferd.text.pool import Pool
 from tests.front.harness import eventually
 
 STALL_S = 20.0
@@ -154,6 +156,19 @@ def test_a_text_is_not_given_up_for_a_pause_of_the_daemon(text: tuple[Rig, TextP
     rig.turn(1000.0)
     process.check_time()
     assert (process.pid, len(results)) == (pid, 1)
-    rig.turns(STALL_S + 1.0)
+    rig.turns(STALL_S + SILENCE_S + 1.0)
     process.check_time()
-    assert "text.timeout_s = 20 s" in results[1].error
+    assert (process.pid, len(results)) == (None, 1), "it owed an answer: another is to start, and to get the job again"
+
+
+def test_a_text_is_not_given_up_for_a_pause_of_the_text_process() -> None:
+    rig = Rig()
+    results: list[TextResult] = []
+    pool = Pool(lambda _: TextResult(key=str(time.sleep(600))), STALL_S, rig.loop, results.append)
+    pool.submit(JOB)
+    rig.turn(1000.0)
+    rig.turns(STALL_S - 3.0)
+    assert not results
+    rig.turns(4.0)
+    assert "text.timeout_s = 20 s" in results[0].error
+    pool.renew()

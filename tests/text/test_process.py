@@ -109,8 +109,8 @@ def test_hostile_templates_cost_one_request(text, tmp_path, template, message):
 def test_the_builtin_vocabulary_loads_neither_tokenizers_nor_torch(tmp_path):
     code = (
         "import sys; from inferd.text.service import TextService; from inferd.link import TextOpen, TextJob;"
-        "s = TextService(); s.handle(TextOpen(model='m', path='bytes:'));"
-        "r = s.handle(TextJob(key='k', model='m', messages=[{'role': 'user', 'content': 'a'}]));"
+        "s = TextService(); s.open(TextOpen(model='m', path='bytes:'));"
+        "r = s.do(TextJob(key='k', model='m', messages=[{'role': 'user', 'content': 'a'}]));"
         "assert r.ids, r; print([m for m in ('torch', 'tokenizers', 'numpy', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
@@ -120,7 +120,7 @@ def test_the_builtin_vocabulary_loads_neither_tokenizers_nor_torch(tmp_path):
 def test_a_model_needs_no_torch(tmp_path):
     code = (
         "import sys; from inferd.text.service import TextService; from inferd.link import TextOpen;"
-        f"r = TextService().handle(TextOpen(model='m', path={model(tmp_path / 'm')!r}));"
+        f"r = TextService().open(TextOpen(model='m', path={model(tmp_path / 'm')!r}));"
         "assert not r.error, r; print([m for m in ('torch', 'numpy', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
@@ -173,10 +173,10 @@ def test_a_restarted_process_serves_again(tmp_path):
 def test_a_file_in_place_of_the_models_template(tmp_path):
     (tmp_path / "own.jinja").write_text("own")
     service = TextService(RenderLimits())
-    service.handle(TextOpen(model="m", path="bytes:", chat_template=str(tmp_path / "own.jinja")))
-    answer = service.handle(TextJob(key="k", model="m", messages=[USER]))
+    service.open(TextOpen(model="m", path="bytes:", chat_template=str(tmp_path / "own.jinja")))
+    answer = service.do(TextJob(key="k", model="m", messages=[USER]))
     assert isinstance(answer, TextResult)
     assert answer.text == "own"
-    missing = service.handle(TextOpen(model="n", path="bytes:", chat_template=str(tmp_path / "absent.jinja")))
+    missing = service.open(TextOpen(model="n", path="bytes:", chat_template=str(tmp_path / "absent.jinja")))
     assert isinstance(missing, TextReady)
     assert "absent.jinja" in missing.error

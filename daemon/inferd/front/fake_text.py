@@ -1,6 +1,6 @@
 """The text process of the fake daemon: the byte vocabulary and its one template, no jinja2.
 
-A text that contains `<hang>` makes it hang, one with `<die>` makes it die, as a bad template could.
+A text that contains `<hang>` makes its worker hang, one with `<die>` makes it die, as a bad template could.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from inferd.process import guard
 if __name__ == "__main__":
     guard()
 
+import argparse
 import json
 import os
 import sys
@@ -17,9 +18,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from inferd.channel import Channel
-from inferd.link import TextIn, TextJob, TextOpen, TextReady, TextResult, text_in
+from inferd.link import TextJob, TextOpen, TextReady, TextResult
 from inferd.load.vocab_bytes import byte_vocabulary
+from inferd.text.pool import serve
 
 
 def render(messages: list[Any], tools: list[Any] | None = None, arguments: Mapping[str, Any] | None = None) -> str:
@@ -39,14 +40,12 @@ def _calls(message: dict[str, Any]) -> str:
     return "".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
 
 
-def answer(message: TextIn) -> TextReady | TextResult:
-    """Do one message."""
-    if isinstance(message, TextOpen):
-        return TextReady(model=message.model, has_template=True)
-    return _job(message)
+def opened(message: TextOpen) -> TextReady:
+    return TextReady(model=message.model, has_template=True)
 
 
-def _job(job: TextJob) -> TextResult:
+def answer(job: TextJob) -> TextResult:
+    """Do one job."""
     chat = None if job.messages is None else render(job.messages, job.tools, job.template_args)
     text = job.text or "" if chat is None else chat
     if "<hang>" in text:
@@ -62,13 +61,13 @@ def _job(job: TextJob) -> TextResult:
     return TextResult(key=job.key, ids=ids, text=chat, bad_word_ids=words)
 
 
-def main(link: str) -> None:
-    channel = Channel(link, bind=True, decoder=text_in)
-    while True:
-        channel.wait()
-        for message in channel.recv_all():
-            channel.send(answer(message))
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m inferd.front.fake_text")
+    parser.add_argument("link")
+    parser.add_argument("--timeout-s", type=float, default=10.0)
+    options, _ = parser.parse_known_args(argv)
+    serve(options.link, opened, answer, options.timeout_s)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

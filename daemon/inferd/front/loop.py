@@ -1,4 +1,4 @@
-"""The one thread of the front: a poller with handlers, and timers."""
+"""The one thread of the front, and of a text process: a poller with handlers, and timers."""
 
 from __future__ import annotations
 

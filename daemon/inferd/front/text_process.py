@@ -1,14 +1,11 @@
-"""The text process of one model, seen from the front: jobs in, results out, killed and started anew when it hangs.
+"""The text process of one model, seen from the front: jobs in, results out, started anew when it ends.
 
-Clients take turns, and little is sent ahead, so that many texts of one do not delay another's. The process works in
-order, so the oldest unanswered message is the one it is at: that one is given up when it takes too long. When the
-process dies, answers may have died with it: what it had is sent again one at a time, and what is alone with it at a
-second death is given up.
+It bounds and survives its jobs itself; here it is killed only when nothing at all comes from it. Clients take turns,
+little is sent ahead, and nobody has all of its workers, so that many texts of one do not delay another's.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +14,7 @@ import zmq
 
 from inferd.channel import Channel, ChannelError
 from inferd.front.turns import Turns
-from inferd.link import TextJob, TextOpen, TextOut, TextReady, TextResult, text_out
+from inferd.link import TextDrop, TextJob, TextOpen, TextOut, TextReady, TextResult, text_out
 from inferd.process import Child, describe_exit, spawn
 
 if TYPE_CHECKING:
@@ -28,10 +25,16 @@ if TYPE_CHECKING:
     from inferd.log import Logger
     from inferd.metrics import Metrics
 
-AHEAD = 2
-"""Messages sent before the oldest is answered: one to work at, one that is there when it is done."""
+AHEAD = 4
+"""Jobs sent at most before one is answered: as many as the process does at once."""
+AHEAD_OF_ONE = 2
+"""Of them, those of one client."""
 OPEN_TIMEOUT_S = 60.0
 """To read the vocabulary of a model, start of the process included."""
+SILENCE_S = 5.0
+"""Longer than a job may take, after which the process itself has failed."""
+STARTS = 2
+"""Times that a job is sent, and that the process may die while it opens the model."""
 MAX_BACKOFF_S = 10.0
 
 OnResult = Callable[[TextResult], None]
@@ -39,11 +42,12 @@ OnResult = Callable[[TextResult], None]
 
 @dataclass(slots=True)
 class _Item:
-    """One message that wants an answer."""
+    """A job and who wants its answer."""
 
-    message: TextOpen | TextJob
-    done: OnResult | None = None
-    cancelled: bool = False
+    job: TextJob
+    client: int
+    done: OnResult
+    starts: int = 0
 
 
 class TextProcess:
@@ -73,17 +77,17 @@ class TextProcess:
         self._channel: Channel[TextOut] | None = None
         self.error = ""
         """Why the vocabulary could not be read; every job is answered with it."""
+        self._open = False
         self._waiting: Turns[_Item] = Turns()
-        self._waiting.put_first([_Item(opening)])
-        self._sent: deque[_Item] = deque()
         self._jobs: dict[str, _Item] = {}
-        self._since = 0.0
-        """When the process began with the oldest sent message, by the clock that leaves out pauses."""
+        """By key, waiting and sent."""
+        self._sent: dict[str, _Item] = {}
+        """The oldest first."""
+        self._heard = 0.0
+        """When the process last answered, or began to owe an answer, by the clock that leaves out pauses."""
         self._failures = 0
-        self._careful = 0
-        """So many answers are still awaited one at a time."""
-        self._pausing = False
-        self._pump()
+        self._failed_openings = 0
+        self._start()
 
     @property
     def pid(self) -> int | None:
@@ -91,18 +95,19 @@ class TextProcess:
 
     def submit(self, job: TextJob, client: int, done: OnResult) -> None:
         """Do a job of a client; `done` is called with its result exactly once, unless it is cancelled."""
-        item = self._jobs[job.key] = _Item(job, done)
+        item = self._jobs[job.key] = _Item(job, client, done)
         if self.error:
-            self._loop.after(0, lambda: self._finish(item, TextResult(key=job.key, error=self.error)))
+            self._loop.after(0, lambda: self._finish(job.key, TextResult(key=job.key, error=self.error)))
             return
         self._waiting.push(client, item)
         self._pump()
 
     def cancel(self, key: str) -> bool:
-        """Forget a job, and say whether it was here; if it was sent already its result is ignored."""
+        """Forget a job, and say whether it was here."""
         item = self._jobs.pop(key, None)
-        if item is not None:
-            item.cancelled = True
+        if item is not None and self._sent.pop(key, None) is not None and self._channel is not None:
+            self._channel.send(TextDrop(key=key))
+            self._pump()
         return item is not None
 
     def close(self, why: str) -> None:
@@ -110,40 +115,45 @@ class TextProcess:
         self._fail(why)
 
     def check_time(self) -> None:
-        """Kill the process when it is too long at one message."""
-        if not self._sent or self._child is None:
+        """End the process when it owes an answer and gives none."""
+        silence = self._loop.awake - self._heard
+        if self._child is None:
             return
-        opening = isinstance(self._sent[0].message, TextOpen)
-        limit = OPEN_TIMEOUT_S if opening else self._settings.timeout_s
-        if self._loop.awake - self._since <= limit:
-            return
-        if self._give_up_oldest(f"took longer than text.timeout_s = {limit:g} s"):
-            self._restart("time-out")
+        if not self._open and silence > OPEN_TIMEOUT_S:
+            self._fail(f"reading the vocabulary took longer than {OPEN_TIMEOUT_S:g} s")
+        elif self._open and self._sent and silence > self._settings.timeout_s + SILENCE_S:
+            self._restart("it does not answer")
 
     def _pump(self) -> None:
-        """Start the process if there is none, and send it as much as it may have."""
-        if self._channel is None and self._waiting and not self._pausing:
-            self._start()
-        while self._channel is not None and self._waiting and len(self._sent) < (1 if self._careful else AHEAD):
-            item = self._waiting.pop()
-            if item.cancelled:
-                continue
+        """Send the process as much as it may have."""
+        while self._open and self._channel is not None and len(self._sent) < AHEAD:
+            item = self._waiting.pop(self._may_send)
+            if item is None:
+                return
+            if item.job.key not in self._jobs:
+                continue  # cancelled
             if not self._sent:
-                self._since = self._loop.awake
-            self._sent.append(item)
-            self._channel.send(item.message)
+                self._heard = self._loop.awake
+            self._sent[item.job.key] = item
+            item.starts += 1
+            self._channel.send(item.job)
+
+    def _may_send(self, client: int) -> bool:
+        return sum(item.client == client for item in self._sent.values()) < AHEAD_OF_ONE
 
     def _start(self) -> None:
         link = self._links()
         limits = ("--max-output-chars", str(self._settings.max_output_chars))
         try:
-            self._child = spawn(self._module, str(link), *limits)
+            self._child = spawn(self._module, str(link), "--timeout-s", str(self._settings.timeout_s), *limits)
         except OSError as error:
             self._retry_later(str(error))
             return
         self._channel = Channel(link, bind=False, decoder=text_out, context=self._context)
         self._loop.add(self._channel.socket, self._read)
         self._loop.add(self._child.pidfd, self._died)
+        self._heard = self._loop.awake
+        self._channel.send(self._opening)
 
     def _read(self) -> None:
         assert self._channel is not None
@@ -157,20 +167,21 @@ class TextProcess:
         self._pump()
 
     def _answered(self, answer: TextOut) -> None:
-        if not self._sent:
+        self._heard = self._loop.awake
+        if isinstance(answer, TextReady):
+            if answer.error:
+                self._fail(answer.error)
+            self._open = not answer.error
             return
-        item = self._sent.popleft()
-        self._since = self._loop.awake
         self._failures = 0
-        self._careful = max(0, self._careful - 1)
-        if isinstance(answer, TextResult):
-            self._finish(item, answer)
-        elif isinstance(answer, TextReady) and answer.error:
-            self._fail(answer.error)
+        if answer.deaths:
+            self._note_end("a worker ended at its job", answer.deaths)
+        if self._sent.pop(answer.key, None) is not None:
+            self._finish(answer.key, answer)
 
-    def _finish(self, item: _Item, result: TextResult) -> None:
-        if isinstance(item.message, TextJob) and not item.cancelled and item.done is not None:
-            self._jobs.pop(item.message.key, None)
+    def _finish(self, key: str, result: TextResult) -> None:
+        item = self._jobs.pop(key, None)
+        if item is not None:
             item.done(result)
 
     def _died(self) -> None:
@@ -179,42 +190,37 @@ class TextProcess:
         status = self._child.exit_status
         for answer in self._channel.recv_all():
             self._answered(answer)
-        if self.error:
-            return
-        if not self._sent or not self._careful or self._give_up_oldest("ended the text process twice"):
-            self._restart("died: " + describe_exit(status if status is not None else -9))
-
-    def _give_up_oldest(self, why: str) -> bool:
-        """Answer the oldest message with an error; False when it was the opening and so all is over."""
-        item = self._sent.popleft()
-        if isinstance(item.message, TextOpen):
-            self._fail(f"reading the vocabulary {why}")
-            return False
-        field = "messages" if item.message.messages is not None else "prompt"
-        self._finish(item, TextResult(key=item.message.key, error=f"rendering or tokenizing {why}", field=field))
-        return True
+        how = describe_exit(status if status is not None else -9)
+        self._failed_openings += not self._open
+        if self._failed_openings >= STARTS:
+            self._fail(f"reading the vocabulary ended the text process {STARTS} times ({how})")
+        elif not self.error:
+            self._restart(f"died: {how}")
 
     def _fail(self, why: str) -> None:
         """End the process for good; all that waits is answered."""
         self.error = why
         self._clear()
-        left = [*self._sent, *self._waiting]
         self._sent.clear()
         self._waiting.clear()
-        for item in left:
-            if isinstance(item.message, TextJob):
-                self._finish(item, TextResult(key=item.message.key, error=why))
+        for key in list(self._jobs):
+            self._finish(key, TextResult(key=key, error=why))
 
     def _restart(self, why: str) -> None:
-        """End the process; open the model again in a new one, then resend what was not answered."""
-        self._log.warning("text process restarts", model=self._opening.model, why=why, pid=self.pid)
-        self._metrics.count("text_restarts_total")
+        """End the process and start another, which gets again what was not answered."""
+        self._note_end(why, 1)
         self._clear()
-        sent = [item for item in self._sent if isinstance(item.message, TextJob)]
-        self._careful = 1 + len(sent)
-        self._sent.clear()
-        self._waiting.put_first([_Item(self._opening), *sent])
+        again, self._sent = list(self._sent.values()), {}
+        self._waiting.put_first([item for item in again if item.starts < STARTS])
+        for item in again:
+            if item.starts >= STARTS:
+                error = f"the text process ended {STARTS} times while it had this"
+                self._finish(item.job.key, TextResult(key=item.job.key, error=error))
         self._retry_later(why)
+
+    def _note_end(self, why: str, count: int) -> None:
+        self._log.warning("text process restarts", model=self._opening.model, why=why, pid=self.pid)
+        self._metrics.count("text_restarts_total", count)
 
     def _retry_later(self, why: str) -> None:
         """Start again at once the first time, later when starts keep failing."""
@@ -222,15 +228,14 @@ class TextProcess:
         self._failures += 1
         if self._failures == 5:
             self._log.error("text process keeps dying", model=self._opening.model, why=why)
-        self._pausing = True
         self._loop.after(delay, self._resume)
 
     def _resume(self) -> None:
-        self._pausing = False
         if not self.error:
-            self._pump()
+            self._start()
 
     def _clear(self) -> None:
+        self._open = False
         if self._child is None or self._channel is None:
             return
         self._loop.remove(self._channel.socket)

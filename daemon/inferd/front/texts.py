@@ -1,4 +1,4 @@
-"""All text processes: one for each open model, so that a bad template or a long text delays its own model only."""
+"""All text processes: one for each open model, so that closing one frees its vocabulary."""
 
 from __future__ import annotations
 

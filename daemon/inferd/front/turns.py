@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -32,11 +32,14 @@ class Turns(Generic[T]):
         """Let these go before all others, in their order."""
         self._first.extendleft(reversed(items))
 
-    def pop(self) -> T:
-        """Take out the next item. Raises KeyError when there is none."""
+    def pop(self, may: Callable[[int], bool] = lambda client: True) -> T | None:
+        """Take out the next item of a client that `may` have its turn; None when there is none."""
         if self._first:
             return self._first.popleft()
-        client, queue = self._queues.popitem(last=False)
+        client = next(filter(may, self._queues), None)
+        if client is None:
+            return None
+        queue = self._queues.pop(client)
         item = queue.popleft()
         if queue:
             self._queues[client] = queue

@@ -43,7 +43,7 @@ HELP = {
     "spec_decode_num_draft_tokens_total": "Tokens drafted.",
     "spec_decode_num_accepted_tokens_total": "Drafted tokens that became output.",
     "spec_decode_num_emitted_tokens_total": "Output tokens of sequences whose drafts were verified.",
-    "text_restarts_total": "Text processes that were killed or ended.",
+    "text_restarts_total": "Text processes and workers of them that were killed or ended.",
     "grammar_restarts_total": "Grammar processes that were killed or ended.",
     "worker_restarts_total": "Engine workers that ended by themselves.",
     # models

@@ -1,4 +1,4 @@
-"""The text process: `python -m inferd.text LINK`. It serves one job at a time and dies with its parent."""
+"""The text process: `python -m inferd.text LINK`. It deals jobs out to forked workers and dies with its parent."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ if __name__ == "__main__":
 
 import argparse
 
-from inferd.channel import Channel
-from inferd.link import text_in
 from inferd.text.limits import limit_memory
+from inferd.text.pool import serve
 from inferd.text.service import TextService
 from inferd.text.template import RenderLimits
 
@@ -21,14 +20,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("link", help="ipc path to bind")
     parser.add_argument("--max-output-chars", type=int, default=RenderLimits().chars)
     parser.add_argument("--render-seconds", type=float, default=RenderLimits().seconds)
+    parser.add_argument("--timeout-s", type=float, default=10.0)
     options = parser.parse_args(argv)
     limit_memory()
-    channel = Channel(options.link, bind=True, decoder=text_in)
     service = TextService(RenderLimits(options.max_output_chars, options.render_seconds))
-    while True:
-        channel.wait()
-        for message in channel.recv_all():
-            channel.send(service.handle(message))
+    serve(options.link, service.open, service.do, options.timeout_s)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Answer the messages of the front, one at a time."""
+"""What the text process does for the front: open models, do jobs."""
 
 from __future__ import annotations
 
 import logging
 
-from inferd.link import TextIn, TextJob, TextOpen, TextOut, TextReady, TextResult
+from inferd.link import TextJob, TextOpen, TextReady, TextResult
 from inferd.load.errors import LoadError
 from inferd.load.vocab import open_vocabulary
 from inferd.text.errors import TextError
@@ -21,14 +21,7 @@ class TextService:
         self._limits = limits or RenderLimits()
         self._models: dict[str, TextModel] = {}
 
-    def handle(self, message: TextIn) -> TextOut:
-        match message:
-            case TextOpen():
-                return self._open(message)
-            case TextJob():
-                return self._job(message)
-
-    def _open(self, message: TextOpen) -> TextReady:
+    def open(self, message: TextOpen) -> TextReady:
         try:
             vocabulary = open_vocabulary(message.path)
             model = TextModel(vocabulary, template_path=message.chat_template, limits=self._limits)
@@ -40,7 +33,7 @@ class TextService:
         self._models[message.model] = model
         return TextReady(model=message.model, has_template=model.has_template)
 
-    def _job(self, job: TextJob) -> TextResult:
+    def do(self, job: TextJob) -> TextResult:
         try:
             return self._answer(job)
         except TextError as error:
