@@ -83,6 +83,7 @@ def test_tables_merge_and_lists_replace(places: Locations) -> None:
     [
         ("engine.max_contex = 1", "unknown key `engine.max_contex` (did you mean `engine.max_context`?)"),
         ("max_context = 1", "unknown key `max_context` (did you mean `engine.max_context`?)"),
+        ("engin.chunk = 1", "unknown key `engin` (did you mean `engine`?)"),
         ("models.m.engine.chunks = 1", "unknown key `models.m.engine.chunks` (did you mean `engine.chunk`?)"),
         ("models.m.plugins.xyz = 1", "unknown key `models.m.plugins.xyz`"),
         ("models.m.colour = 1", "unknown key `models.m.colour`"),

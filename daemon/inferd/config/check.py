@@ -57,8 +57,9 @@ def known_keys(table: type[msgspec.Struct] = Config, prefix: str = "") -> Iterat
 
 
 def nearest(key: str) -> str:
-    """Return ` (did you mean ...?)` when a known key is close to `key`, else an empty string."""
+    """Return ` (did you mean ...?)` when a known key or table is close to `key`, else an empty string."""
     known = list(known_keys())
+    known += sorted({key.rpartition(".")[0] for key in known} - {""})
     last = key.rsplit(".", 1)[-1]
     close = difflib.get_close_matches(key, known, 1, 0.75)
     close = close or [k for k in known if k.rsplit(".", 1)[-1] == last][:1]
