@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.smollm2 import smollm2_path
 
@@ -19,6 +20,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # A run in the background of a shell is started with SIGINT ignored, and so would be every process it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A machine that pauses makes any example slow.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -236,7 +236,7 @@ def test_the_scan_sees_what_it_should() -> None:
 def loaded_by(code: str) -> set[str]:
     """Return the top-level modules that a fresh interpreter holds after `code`."""
     script = f"{code}\nimport sys; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=110)
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -274,10 +274,11 @@ def test_help_of_a_command_imports_nothing_heavy(command: str) -> None:
 
 
 def test_help_is_quick() -> None:
-    """The best of several runs, as other work on the machine only ever adds."""
+    """The best of several runs in processor time, as other work on the machine only ever adds."""
     times = []
     for _ in range(6):
-        start = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "inferd.cli.main", "--help"], check=True, capture_output=True)
-        times.append(time.monotonic() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(times) < 0.3

@@ -70,7 +70,7 @@ SECRET = "xyzzy-plugh"
 def test_one_line_a_request_and_no_text_of_prompts_or_answers() -> None:
     """Whatever becomes of the request: done, refused, cancelled, lost with its engine or with its text process."""
     faults = [{"match": "die-now", "kind": "die"}]
-    with daemon(faults=faults, delay_s=0.01, config={"text": {"timeout_s": 0.3}}) as running:
+    with daemon(faults=faults, delay_s=0.01, config={"text": {"timeout_s": 3.0}}) as running:
         client = running.client()
         worker_pid(client)
         ended = [

@@ -169,13 +169,13 @@ def test_completion(tool: Tool, shell: str) -> None:
 
 def test_completion_knows_the_commands(tool: Tool) -> None:
     words = {"_INFERD_COMPLETE": "bash_complete", "COMP_WORDS": "inferd st", "COMP_CWORD": "1"}
-    done = subprocess.run(COMMAND, env=tool.env | words, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(COMMAND, env=tool.env | words, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split() == ["plain,status", "plain,stop"]
 
 
 def test_a_reader_that_leaves_gives_no_traceback(tool: Tool) -> None:
     shell = f"{' '.join(COMMAND)} config show | true"
-    done = subprocess.run(["bash", "-c", shell], env=tool.env, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(["bash", "-c", shell], env=tool.env, capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == ""
 
 

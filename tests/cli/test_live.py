@@ -96,7 +96,7 @@ def test_status_watch_prints_again_and_ends_with_the_interrupt_code(live: Tool) 
         assert watch.stdout is not None
         seen = [json.loads(watch.stdout.readline()) for _ in range(3)]
         watch.send_signal(signal.SIGINT)
-        _, err = watch.communicate(timeout=10)
+        _, err = watch.communicate(timeout=60)
     assert [s["version"] for s in seen] == [seen[0]["version"]] * 3
     assert (watch.returncode, err) == (Exit.INTERRUPTED, b"\n")
 
@@ -162,12 +162,12 @@ def on_terminal(tool: Tool, *arguments: str) -> str:
     with subprocess.Popen(command, env=tool.env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         parts = []
-        while select.select([ours], [], [], 20)[0]:
+        while select.select([ours], [], [], 60)[0]:
             try:
                 parts.append(os.read(ours, 4096))
             except OSError:  # the terminal is gone with its last user
                 break
-        process.wait(10)
+        process.wait(60)
     os.close(ours)
     return b"".join(parts).decode()
 
@@ -176,7 +176,7 @@ def running_requests(client: Client) -> int:
     return len(client.status().requests)
 
 
-def wait_for(condition: object, limit: float = 10.0) -> None:
+def wait_for(condition: object, limit: float = 60.0) -> None:
     end = time.monotonic() + limit
     while not condition():  # pyright: ignore[reportCallIssue]
         assert time.monotonic() < end
@@ -202,7 +202,7 @@ def test_an_interrupted_run_is_cancelled_at_the_daemon(slow: FakeDaemon, tmp_pat
         assert running.stdout is not None
         assert running.stdout.read(4) == b"word"
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=10)
+        _, err = running.communicate(timeout=60)
         assert (running.returncode, err) == (Exit.INTERRUPTED, b"\n")
         wait_for(lambda: running_requests(client) == 0)
 
@@ -216,7 +216,7 @@ def test_an_interrupt_in_a_chat_cancels_the_answer_only(slow: FakeDaemon, tmp_pa
         assert running.stdout.read(4) == b"word"
         running.send_signal(signal.SIGINT)
         wait_for(lambda: running_requests(client) == 0)
-        out, err = running.communicate(b"/history\n", timeout=10)
+        out, err = running.communicate(b"/history\n", timeout=60)
         assert running.returncode == 0
         assert b"user: hi\nassistant: word" in out
         assert b"cancelled" in err
@@ -240,7 +240,7 @@ def test_stop_drains_and_waits_for_the_end(slow: FakeDaemon, tmp_path: Path) -> 
         assert running.stdout is not None
         running.stdout.read(4)
         stopped = tool("stop", "--timeout", "0.3")
-        running.communicate(timeout=10)
+        running.communicate(timeout=60)
     assert stopped.code == 0
     assert f"pid {pid}" in stopped.err
     assert running.returncode == Exit.FAILURE
@@ -248,7 +248,7 @@ def test_stop_drains_and_waits_for_the_end(slow: FakeDaemon, tmp_path: Path) -> 
 
 
 def test_a_full_queue_is_the_busy_code(tmp_path: Path) -> None:
-    script = {"reply": "word " * 100, "delay_s": 0.05, "max_sequences": 1}
+    script = {"reply": "word " * 700, "delay_s": 0.05, "max_sequences": 1}
     with FakeDaemon(script, config={"daemon": {"max_queue": 1}}) as full, Client(full.runtime) as client:
         streams = [client.chat("x", stream=True) for _ in range(2)]
         wait_for(lambda: running_requests(client) == 2)

@@ -23,7 +23,7 @@ from tests.tiny import tiny_llama
 PLAIN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-def written_on_terminal(command: list[str], environment: dict[str, str], until: str = "", seconds: float = 40.0) -> str:
+def written_on_terminal(command: list[str], environment: dict[str, str], until: str = "", seconds: float = 90.0) -> str:
     """Run a command whose stderr is a terminal; return what it wrote there."""
     parent, child = pty.openpty()
     env = environment | {"TERM": "xterm-256color", "COLUMNS": "100"}
@@ -44,7 +44,7 @@ def written_on_terminal(command: list[str], environment: dict[str, str], until: 
     return shown.decode(errors="replace")
 
 
-def on_terminal(tool: Tool, *arguments: str, until: str = "", seconds: float = 40.0) -> str:
+def on_terminal(tool: Tool, *arguments: str, until: str = "", seconds: float = 90.0) -> str:
     """Run an inferd command whose stderr is a terminal; return what it showed there, without escapes."""
     command = [*COMMAND, "--runtime", str(tool.runtime), *arguments]
     return PLAIN.sub("", written_on_terminal(command, tool.env, until, seconds))
@@ -128,7 +128,7 @@ def test_off_a_terminal_each_phase_of_a_load_is_told_once(capsys: pytest.Capture
 
 @pytest.mark.daemon
 def test_a_load_shows_a_bar_until_the_answer_comes(tmp_path: Path) -> None:
-    with FakeDaemon({"load_s": 1.6, "reply": "hello"}) as daemon:
+    with FakeDaemon({"load_s": 3.0, "reply": "hello"}, config={"preload": False}) as daemon:
         shown = on_terminal(Tool(tmp_path, daemon.runtime), "run", "hi")
         assert "model: reading weights" in shown
         assert re.search(r"\d+%", shown)
@@ -137,8 +137,7 @@ def test_a_load_shows_a_bar_until_the_answer_comes(tmp_path: Path) -> None:
 
 @pytest.mark.daemon
 def test_a_load_on_demand_shows_its_bar(tmp_path: Path) -> None:
-    with FakeDaemon({"models": ["one", "two"], "load_s": 0.8}) as daemon:
-        daemon.wait_ready()
+    with FakeDaemon({"models": ["one", "two"], "load_s": 3.0}, config={"preload": False}) as daemon:
         shown = on_terminal(Tool(tmp_path, daemon.runtime), "load", "two")
         assert "two: reading weights" in shown
         assert "two is ready" in shown

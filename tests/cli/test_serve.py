@@ -65,7 +65,7 @@ def test_a_day_with_a_daemon(tool: Tool, tmp_path: Path) -> None:
         assert f"pid {daemon.pid}" in second.err
 
         assert tool("stop").code == 0
-        assert daemon.wait(10) == 0
+        assert daemon.wait(60) == 0
     assert tool("ps").code == Exit.NOT_RUNNING
 
 
@@ -107,7 +107,7 @@ def test_what_systemd_hears_of_a_real_daemon(tool: Tool, tmp_path: Path) -> None
                 daemon.terminate()
                 while not notify.recv(4096).startswith(b"STOPPING=1\nEXTEND_TIMEOUT_USEC="):
                     pass
-                assert daemon.wait(30) == 0
+                assert daemon.wait(60) == 0
             finally:
                 daemon.kill()
                 address.unlink()

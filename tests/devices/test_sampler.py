@@ -19,14 +19,14 @@ def test_a_hanging_driver_holds_up_nobody_and_its_figures_fade() -> None:
 
     def hang() -> None:
         hanging.set()
-        released.wait(10)
+        released.wait(60)
 
     nvml.hang = hang
     sampler = gpu_sampler(Nvml(nvml), clock=lambda: now[0])
     sampler._newest = 0.0, first
     sampler.answered.set()
     sampler.start()
-    assert hanging.wait(5)
+    assert hanging.wait(60)
     assert sampler.latest().gpus[0].free_bytes == 60 * GIB
     now[0] += STALE_S + 2
     (gpu,) = sampler.latest().gpus
@@ -53,7 +53,7 @@ def test_without_a_driver_the_thread_asks_seldom() -> None:
 
     sampler = Sampler(read, Gpus(), period=lambda gpus: 30.0 if gpus.problem else 0.001)
     sampler.start()
-    assert sampler.answered.wait(5)
+    assert sampler.answered.wait(60)
     time.sleep(0.05)
     assert (len(asked), sampler.latest().problem) == (1, "none")
     sampler.close()
@@ -66,9 +66,9 @@ def test_a_survey_waits_only_so_long(tmp_path: Path) -> None:
     assert found.host is not None
     assert found.host.total >= found.host.free > 0
     assert (found.cpu_energy_j, found.cpu_energy_problem) == (None, f"no RAPL domain in {tmp_path}")
-    nvml.hang = lambda: released.wait(10)
+    nvml.hang = lambda: released.wait(60)
     late = survey(0.05, nvml=Nvml(nvml), rapl=Rapl(tmp_path))
-    assert late.gpus.problem == "the driver has not answered for 0 s"
+    assert late.gpus.problem.startswith("the driver has not answered for ")
     released.set()
 
 

@@ -193,6 +193,7 @@ def test_an_unknown_model_is_named(client: Raw) -> None:
 def test_an_id_in_use_is_refused_and_free_again_afterwards(endless: Daemon) -> None:
     client = endless.client()
     client.generate("a" * 60, id="same", ignore_eos=True)
+    client.until("same", p.Tokens)
     client.generate("b", id="same")
     assert client.until("same", p.Error).code == p.Code.DUPLICATE_REQUEST
     client.call(p.Cancel(id="c", request="same"))

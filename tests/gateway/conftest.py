@@ -39,7 +39,7 @@ def daemon() -> Iterator[FakeDaemon]:
 
 @pytest.fixture(scope="package")
 def running(daemon: FakeDaemon) -> Iterator[Running]:
-    with gateway(daemon.runtime, keep_alive_s=0.15, max_body=200_000, body_timeout_s=0.5) as running:
+    with gateway(daemon.runtime, keep_alive_s=0.15, max_body=200_000) as running:
         yield running
 
 

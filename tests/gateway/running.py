@@ -18,7 +18,7 @@ from inferd_gateway import Settings
 from inferd_gateway.server import bind, make_server
 
 TOKEN = "test-token-0123456789"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @dataclass(frozen=True)

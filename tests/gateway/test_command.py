@@ -35,7 +35,7 @@ def started(tool: Tool, *options: str, before: tuple[str, ...] = ()) -> Iterator
             yield process.stdout.readline(), process
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(20)
+            process.wait(60)
             process.stdout.close()
 
 
@@ -54,7 +54,7 @@ def test_it_makes_a_token_and_serves_with_it(tool: Tool, tmp_path: Path):
         assert running.chat("hello", model="fake").status == 200
         assert running.raw("GET", "/v1/models", authorization="Bearer x").status == 401
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) in (0, 130)
+        assert process.wait(60) in (0, 130)
     assert file.read_text().strip() == token
 
 

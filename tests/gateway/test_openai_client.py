@@ -194,11 +194,11 @@ def test_a_wrong_key(running: Running):
 
 def test_a_full_queue_says_when_to_come_back():
     config = {"daemon": {"max_queue": 1}}
-    script = {"delay_s": 0.05, "reply": "x" * 400, "max_sequences": 1}
+    script = {"delay_s": 0.05, "reply": "x" * 1000, "max_sequences": 1}
     with FakeDaemon(script, config=config) as daemon, gateway(daemon.runtime) as running:
         daemon.wait_ready()
         with running.openai() as client:
-            stream = client.completions.create(model="fake", prompt="a", max_tokens=100, stream=True)
+            stream = client.completions.create(model="fake", prompt="a", max_tokens=1000, stream=True)
             next(iter(stream))
             with pytest.raises(openai.RateLimitError) as caught:
                 client.completions.create(model="fake", prompt=["a"] * 8)

@@ -13,13 +13,13 @@ from inferd.load.gguf import GgufFile
 
 def main() -> None:
     for path in Path(sys.argv[1]).iterdir():
-        start = time.monotonic()
+        start = time.process_time()
         try:
             GgufFile(path)
             message = ""
         except LoadError as error:
             message = str(error)
-        print(json.dumps({"name": path.name, "error": message, "seconds": time.monotonic() - start}))
+        print(json.dumps({"name": path.name, "error": message, "seconds": time.process_time() - start}))
     print(peak_memory())
 
 

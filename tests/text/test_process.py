@@ -31,11 +31,11 @@ class Text:
         self.channel = Channel(runtime / "t", bind=False, decoder=text_out)
         self.child = spawn("inferd.text", str(runtime / "t"), *options)
 
-    def ask(self, message: Any, timeout_s: float = 30) -> Any:
+    def ask(self, message: Any, timeout_s: float = 60) -> Any:
         self.channel.send(message)
         return self.answer(timeout_s)
 
-    def answer(self, timeout_s: float = 30) -> Any:
+    def answer(self, timeout_s: float = 60) -> Any:
         assert self.channel.wait(timeout_s), "no answer"
         (answer,) = self.channel.recv_all()
         return answer
@@ -133,8 +133,8 @@ def test_it_dies_with_its_parent(tmp_path):
         "from inferd.link import text_out, TextOpen;"
         f"c = Channel({str(tmp_path / 't')!r}, bind=False, decoder=text_out);"
         f"child = spawn('inferd.text', {str(tmp_path / 't')!r});"
-        "c.send(TextOpen(model='m', path='bytes:')); c.wait(30);"
-        "print(child.pid, flush=True); time.sleep(60)"
+        "c.send(TextOpen(model='m', path='bytes:')); c.wait(60);"
+        "print(child.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -143,7 +143,7 @@ def test_it_dies_with_its_parent(tmp_path):
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    assert _gone(pid, 10)
+    assert _gone(pid, 60)
 
 
 def _gone(pid: int, timeout_s: float) -> bool:

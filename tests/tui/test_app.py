@@ -41,7 +41,8 @@ def play(scenario: Scenario, *, size: tuple[int, int] = (100, 30), app: Monitor 
 
 async def until(app: Monitor, wanted: str) -> None:
     """Wait until the screen shows a text."""
-    for _ in range(300):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
         if wanted in "\n".join(text(app)):
             return
         await asyncio.sleep(0.01)

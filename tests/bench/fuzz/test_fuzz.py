@@ -40,9 +40,9 @@ def test_seeds_are_valid(name: str, targets: dict[str, tuple[Target, list[bytes]
 def test_any_input_is_refused_or_read(name: str, targets: dict[str, tuple[Target, list[bytes]]], number: int) -> None:
     """What is raised here is a fault: each target turns the errors that callers expect into text."""
     target, seeds = targets[name]
-    start = time.monotonic()
+    start = time.process_time()
     target.read(target.change(Random(number), seeds))
-    assert time.monotonic() - start < 20 * target.seconds
+    assert time.process_time() - start < 20 * target.seconds
 
 
 @settings(max_examples=100, deadline=None, database=None)

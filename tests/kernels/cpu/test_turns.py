@@ -40,6 +40,9 @@ for line in sys.stdin:
 """
 """Records a program of so many operators (about a millisecond each) and runs it once for each line."""
 
+TRIES = 10
+"""Where the machine pauses in the midst of it, one of two may be done before the other begins: they begin anew."""
+
 Start = Callable[[int], "Process"]
 
 
@@ -83,23 +86,30 @@ def start(tmp_path: Path, library: Library) -> Iterator[Start]:
 
 def test_two_processes_never_compute_at_once(start: Start) -> None:
     a, b = start(20), start(20)
-    a.go(12)
-    b.go(12)
-    runs = [[one.times() for _ in range(12)] for one in (a, b)]
-    wall = max(own[-1][1] for own in runs) - min(own[0][0] for own in runs)
-    asked = sum(end - begin for own in runs for begin, end, _ in own)
-    waited = sum(own[-1][2] for own in runs)
-    assert asked > 1.3 * wall  # they did want the cores at once
+    before = 0.0
+    for _ in range(TRIES):
+        a.go(12)
+        b.go(12)
+        runs = [[one.times() for _ in range(12)] for one in (a, b)]
+        wall = max(own[-1][1] for own in runs) - min(own[0][0] for own in runs)
+        asked = sum(end - begin for own in runs for begin, end, _ in own)
+        waited, before = sum(own[-1][2] for own in runs) - before, sum(own[-1][2] for own in runs)
+        if asked > 1.3 * wall:  # they did want the cores at once
+            break
+    assert asked > 1.3 * wall
     assert asked - waited < 1.02 * wall
 
 
 def test_a_short_program_need_not_wait_for_the_end_of_a_long_one(start: Start) -> None:
     long, short = start(300), start(3)
-    long.go()
-    time.sleep(0.1)
-    short.go(5)
-    ends = [short.times()[1] for _ in range(5)]
-    assert ends[-1] < long.times()[1]
+    for _ in range(TRIES):
+        long.go()
+        time.sleep(0.1)
+        short.go(5)
+        end, (begin, long_end, _) = [short.times()[1] for _ in range(5)][-1], long.times()
+        if begin < end < long_end:
+            break
+    assert begin < end < long_end
 
 
 def test_the_turn_of_a_killed_process_is_free_again(start: Start) -> None:

@@ -89,11 +89,11 @@ def test_a_step_costs_little_however_long_the_context():
     tokens = [rng.randrange(1000) for _ in range(50_000)]
     drafter = NgramDraft(NgramOptions(window=100_000))
     propose(drafter, tokens)
-    start = time.perf_counter()
+    start = time.thread_time()
     for _ in range(200):
         tokens.append(rng.randrange(1000))
         propose(drafter, tokens)
-    assert (time.perf_counter() - start) / 200 < 0.001
+    assert (time.thread_time() - start) / 200 < 0.001
 
 
 @pytest.mark.parametrize("bad", [{"min_n": 0}, {"min_n": 4, "max_n": 3}, {"window": 0}, {"candidates": 0}, {"n": 2}])
