@@ -69,7 +69,7 @@ def test_a_busy_daemon() -> None:
         *("m␛[31m", "ready", "cpu", "fp32", "8,192", "3.0 MiB", "1.0 GiB", "25%", "2", "1", "90.0 s"),
     ]
     assert "m␛[31m: exactness token (lowered by attention torch)" in out
-    assert "m␛[31m: its worker was restarted 1 times" in out
+    assert "m␛[31m: its worker was restarted 1 time" in out
     assert ["ttft", "3", "10.0", "ms", "1.5", "s", "n/a"] in [line.split() for line in out]
     assert "tpot" not in text
     assert ["r", "c", "m", "decode", "5", "1,234", "250.0", "ms", "blocks"] in [line.split() for line in out]

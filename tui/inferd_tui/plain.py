@@ -119,7 +119,7 @@ def _model_notes(model: ModelStatus) -> Iterator[str]:
             yield f"{name}: {clean_line(text)}"
     yield from (f"{name}: {line}" for line in use_lines(model.utilisation))
     if model.restarts:
-        yield f"{name}: its worker was restarted {model.restarts} times"
+        yield f"{name}: its worker was restarted {model.restarts} time{'s' * (model.restarts > 1)}"
 
 
 def _latency(status: StatusReply) -> list[str]:
