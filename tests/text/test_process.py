@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from inferd.channel import Channel
-from inferd.link import TextJob, TextOpen, TextReady, TextResult, text_out
+from inferd.link import TextDrop, TextJob, TextOpen, TextReady, TextResult, text_out
 from inferd.process import spawn
 from inferd.text.service import TextService
 from inferd.text.template import RenderLimits
@@ -104,6 +104,24 @@ def test_hostile_templates_cost_one_request(text, tmp_path, template, message):
     assert re.search(message, answer.error), answer.error
     assert answer.field == "messages"
     assert text.ask(TextJob(key="2", model="good", messages=[USER])).error == ""
+
+
+def test_a_text_under_way_delays_no_other(tmp_path):
+    """One chat loops without an end; others of its model are rendered beside it, and dropping it ends it."""
+    template = "{% if messages[0].content == 'loop' %}" + HOSTILE["endless"][0] + "{% endif %}said"
+    text = Text(tmp_path, "--render-seconds", "600", "--timeout-s", "600")
+    try:
+        assert text.ask(TextOpen(model="m", path=model(tmp_path / "m", template))).error == ""
+        for key in ("loops", "loops too"):
+            text.channel.send(TextJob(key=key, model="m", messages=[USER | {"content": "loop"}]))
+        for key in ("1", "2"):
+            answer = text.ask(TextJob(key=key, model="m", messages=[USER]))
+            assert (answer.key, answer.text) == (key, "said")
+        for key in ("loops", "loops too", "unknown"):
+            text.channel.send(TextDrop(key=key))
+        assert text.ask(TextJob(key="3", model="m", text="hello")).key == "3"
+    finally:
+        text.close()
 
 
 def test_the_builtin_vocabulary_loads_neither_tokenizers_nor_torch(tmp_path):
