@@ -17,6 +17,7 @@ import pytest
 from inferd.channel import Channel
 from inferd.link import TextDrop, TextJob, TextOpen, TextReady, TextResult, text_out
 from inferd.process import spawn
+from inferd.text.pool import LONG_BYTES
 from inferd.text.service import TextService
 from inferd.text.template import RenderLimits
 from tests.tiny_tokenizer import IM_END_ID, write_tokenizer
@@ -122,6 +123,23 @@ def test_a_text_under_way_delays_no_other(tmp_path):
         assert text.ask(TextJob(key="3", model="m", text="hello")).key == "3"
     finally:
         text.close()
+
+
+def test_a_worker_ends_after_a_long_text(text):
+    """What tokenizing it took goes back to the system, and the next text has another worker."""
+    text.ask(TextOpen(model="m", path="bytes:"))
+    assert text.ask(TextJob(key="short", model="m", text="x")).error == ""
+    (first,) = workers(text)
+    assert text.ask(TextJob(key="short too", model="m", text="x")).error == ""
+    assert workers(text) == [first]
+    assert len(text.ask(TextJob(key="long", model="m", text="x" * (LONG_BYTES + 1))).ids) > LONG_BYTES
+    assert text.ask(TextJob(key="again", model="m", text="x")).error == ""
+    assert first not in workers(text)
+
+
+def workers(text: Text) -> list[int]:
+    children = Path(f"/proc/{text.child.pid}/task/{text.child.pid}/children")
+    return [int(pid) for pid in children.read_text().split()]
 
 
 def test_the_builtin_vocabulary_loads_neither_tokenizers_nor_torch(tmp_path):

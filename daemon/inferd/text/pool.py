@@ -32,6 +32,9 @@ WORKERS = 4
 DEATHS = 2
 """Of workers at one job, after which it is given up: the first may have been an accident."""
 
+LONG_BYTES = 1 << 20
+"""A worker ends after a job of more, so that what it took goes back to the system."""
+
 Work = Callable[[TextJob], TextResult]
 
 _results = msgspec.msgpack.Decoder(TextResult)
@@ -52,8 +55,8 @@ class _Worker:
     since: float = 0.0
     """When it began with its task, by the clock that leaves out pauses."""
     timer: Timer | None = None
-    stale: bool = False
-    """Made before the newest model was opened: ends after its job."""
+    leaves: bool = False
+    """Ends after its job."""
 
 
 def serve(link: str, opener: Callable[[TextOpen], TextReady], work: Work, timeout_s: float) -> NoReturn:
@@ -105,23 +108,25 @@ class Pool:
     def renew(self) -> None:
         """Let the jobs to come be done by new workers, which know what this process knows by now."""
         for worker in self._workers[:]:
-            worker.stale = True
+            worker.leaves = True
             if worker.task is None:
                 self._end(worker)
 
     def _pump(self) -> None:
         while self._waiting:
-            worker = next((w for w in self._workers if w.task is None and not w.stale), None) or self._fork()
+            worker = next((w for w in self._workers if w.task is None and not w.leaves), None) or self._fork()
             if worker is None:
                 return
             task = self._waiting.popleft()
+            message = pack(task.job)
             try:
-                worker.pipe.send(pack(task.job))
+                worker.pipe.send(message)
             except OSError:  # it died while it was idle
                 self._end(worker)
                 self._waiting.appendleft(task)
                 continue
             worker.task, worker.since = task, self._loop.awake
+            worker.leaves = len(message) > LONG_BYTES
             self._watch(worker, self._timeout_s)
 
     def _watch(self, worker: _Worker, left_s: float) -> None:
@@ -159,7 +164,7 @@ class Pool:
         assert worker.timer is not None
         worker.timer.cancel()
         worker.task = None
-        if worker.stale:
+        if worker.leaves:
             self._end(worker)
 
     def _died(self, task: _Task) -> None:
