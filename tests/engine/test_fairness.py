@@ -190,6 +190,22 @@ def test_prompts_of_two_clients_share_the_budget_whoever_came_first():
     rig.assert_empty()
 
 
+def test_prompts_of_one_length_are_read_one_after_the_other_and_a_shorter_one_beside_them():
+    """To read two side by side would delay the first and not help the second."""
+    rig = quiet(budget=32, chunk=32, batch=8, context=200, blocks=200, prefix_cache=False)
+    rig.submit("first", [1] * 96, 2)
+    rig.submit("second", [2] * 96, 2)
+    assert waiting_steps(rig, "first") == 3
+    rig.run()
+    rig.submit("long", [3] * 150, 2)
+    rig.step()
+    rig.submit("short", [4] * 6, 2)
+    assert waiting_steps(rig, "short") == 1
+    assert ("long", 0) not in rig.results
+    rig.run()
+    rig.assert_empty()
+
+
 def test_higher_priority_goes_first_and_low_priority_ages():
     rig = quiet(batch=1, ageing_s=0.05)
     rig.submit("runs", [1], 2)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from inferd.engine.batch import Batch, StepOutput
-from inferd.engine.pace import LEAST_TOKENS, Pace
+from inferd.engine.pace import LEAST_TOKENS, STRETCH, Pace
 from tests.engine.toy import Rig, expected
 
 DECODE_S, TOKEN_S = 0.005, 0.0007
@@ -26,6 +26,13 @@ def test_the_bound_is_on_the_whole_step() -> None:
     assert taught(0.050).prefill_tokens(1, 512) == 64  # 45 ms at 0.7 ms a token, in whole 8s
     assert taught(0.120).prefill_tokens(1, 512) == 160
     assert taught(0.050).prefill_tokens(1, 40) == 40
+
+
+def test_a_prompt_that_twice_the_room_would_end_is_not_cut() -> None:
+    pace = taught(0.050)
+    assert [pace.prefill_tokens(1, 512, left) for left in (40, 64, 65, 128, 129)] == [64, 64, 65, 128, 64]
+    assert pace.prefill_tokens(1, 100, 120) == 100
+    assert taught(0.001).prefill_tokens(1, 512, LEAST_TOKENS + 1) == LEAST_TOKENS
 
 
 def test_prompts_get_as_much_time_as_a_slow_decode_step() -> None:
@@ -108,5 +115,8 @@ def test_a_long_prompt_does_not_hold_up_who_decodes(step_s: float, longest: floa
     rig.run()
     assert rig.results["first", 0].ids == expected([1, 2, 3], 0, 60)
     assert rig.results["long", 0].ids == expected(PROMPT, 0, 4)
-    assert max(rig.gaps) <= longest
-    assert max(rig.gaps) > 0.6 * (step_s or longest)  # no smaller steps than need be
+    *others, last, most = sorted(rig.gaps)
+    assert last <= longest
+    assert last > 0.6 * (step_s or longest)  # no smaller steps than need be
+    assert most <= STRETCH * longest, "the step that ends the prompt"
+    assert len(others) > 20

@@ -141,7 +141,10 @@ class Engine(Table):
     skip_ahead: Size = 16
     """How far behind a request that does not fit a smaller one may be picked."""
     step_ms: Amount = 50.0
-    """How long a step should take while sequences decode: prefill chunks are cut to that; 0 = no bound."""
+    """How long a step should take while sequences decode: prefill chunks are cut to that; 0 = no bound.
+
+    The last chunk of a prompt may take twice the room, so that its first token does not wait for a remainder.
+    """
     ageing_s: Period = 10.0
     """Waiting this long raises a request by one priority level."""
     memory: Size = 0

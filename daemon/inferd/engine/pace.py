@@ -6,6 +6,8 @@ LEAST_TOKENS = 32
 """Of a chunk: fewer would cost the prompt more in steps than they save the others."""
 GRAIN = 8
 """Chunks are multiples of so many tokens."""
+STRETCH = 2
+"""A step may take so many times its room where that ends a prompt, for which a remainder would be a step more."""
 WEIGHT = 0.2
 """Of a new observation in a running mean."""
 SPIKE = 4.0
@@ -53,13 +55,18 @@ class Pace:
         key = decode_tokens.bit_length()
         return self._decode_s[min(self._decode_s, key=lambda known: (abs(known - key), known))]
 
-    def prefill_tokens(self, decode_tokens: int, budget: int) -> int:
-        """Return how much of `budget` prompt tokens may take in a step of so many decoding rows."""
+    def prefill_tokens(self, decode_tokens: int, budget: int, left: int = 0) -> int:
+        """Return how much of `budget` prompt tokens may take in a step of so many decoding rows.
+
+        `left`: what the prompt whose turn it is still lacks.
+        """
         if not (self._limit_s and decode_tokens and self.token_s):
             return budget
         decode_s = self.decode_s(decode_tokens)
         room = max(self._limit_s - decode_s, decode_s)
         tokens = int(room / self.token_s) // GRAIN * GRAIN
+        if LEAST_TOKENS <= tokens < left <= STRETCH * tokens:
+            tokens = left
         return min(budget, max(LEAST_TOKENS, tokens))
 
 

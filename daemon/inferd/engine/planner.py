@@ -67,12 +67,20 @@ class Planner:
         decode, verify, prefill = self._decode_rows(drafts, budget - reserve, preempted)
         num_decoding = len(decode) + sum(row.num_tokens for row in verify)
         budget -= num_decoding + sum(row.num_tokens for row in prefill)
-        budget = self._pace.prefill_tokens(num_decoding, budget)
+        budget = self._pace.prefill_tokens(num_decoding, budget, self._first_left())
         budget -= self._prefill_rows(prefill, budget)
         if may_admit and not preempted:
             self._admit(prefill, budget)
         counts = StepCounts(len(decode), len(verify), len(prefill))
         return Plan([*decode, *verify, *prefill], counts, [*gave_way, *preempted])
+
+    def _first_left(self) -> int:
+        """Return what the prompt whose turn it is still lacks, 0 = there is none."""
+        if self._running.prefilling:
+            first = self._least_served_first(self._running.prefilling)[0]
+            return first.num_uncomputed - first.num_inflight
+        waiting = self._admission.first(self._clock()) if len(self._admission.queue) else None
+        return waiting.num_uncomputed if waiting is not None else 0
 
     def _newcomer(self) -> tuple[Sequence | None, list[Sequence]]:
         """Return who waits first, if nothing of its client runs, and who can give way to it: of those with too much.
@@ -225,16 +233,16 @@ class Planner:
         for index, seq in enumerate(prefilling):
             if used >= budget:
                 break
-            share = not index and self._leaves_some(seq, prefilling[1:])
+            share = not index and seq.num_uncomputed > budget and self._leaves_some(seq, prefilling[1:])
             used += self._chunk(rows, seq, budget - used, share=share)
         return used
 
     def _leaves_some(self, first: Sequence, behind: list[Sequence]) -> bool:
-        """Whether others should get some of a step beside the first: not those of clients that had more already."""
-        queue = self._admission.queue
-        if not behind and not len(queue):
+        """Whether others should get some of a step beside the first: those with less left whose clients had no more."""
+        left = first.num_uncomputed
+        clients = {seq.client for seq in (*behind, *self._admission.queue) if seq.num_uncomputed < left}
+        if not clients:
             return False
-        clients = queue.clients() | {seq.client for seq in behind}
         served = self._computed_for([first, *behind])
         mine = served(first.client)
         return any(served(client) <= mine for client in clients)
@@ -257,7 +265,7 @@ class Planner:
     def _chunk(self, rows: list[Row], seq: Sequence, budget: int, *, share: bool) -> int:
         """Add the next prefill chunk of a sequence; return its tokens.
 
-        `share`: a long prompt leaves a quarter of the budget to those behind it.
+        `share`: a long prompt leaves a quarter of the budget to a shorter one behind it.
         """
         start = seq.num_computed + seq.num_inflight
         left = len(seq.tokens) - start
@@ -286,7 +294,10 @@ class Planner:
                 return
             self._enter(seq, now)
             if budget > 0:
-                budget -= self._chunk(rows, seq, budget, share=len(self._admission.queue) > 0)
+                share = seq.num_uncomputed > budget and any(
+                    other.num_uncomputed < seq.num_uncomputed for other in self._admission.queue
+                )
+                budget -= self._chunk(rows, seq, budget, share=share)
 
     def _enter(self, seq: Sequence, now: float) -> None:
         if seq.first_scheduled is None:
