@@ -25,6 +25,7 @@ from inferd.engine.workspace import BucketWorkspace
 from inferd.plugin.types import AttentionLayer, Gqa, KVGroup, KVPlane, PackedWeight, Qkv, StepCounts, StepInputs
 from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.linear import CpuDenseLinear, CpuKernel, CpuPackedLinear, PackedMatrix
+from inferd_kernels.cpu.pages import Slabs, large_pages
 from inferd_kernels.cpu.program import Program, launch
 from inferd_kernels.cpu.rows import MIXED, norm_rows, silu_rows
 from inferd_kernels.cpu.structs import ProbeArgs
@@ -80,11 +81,15 @@ def probe(kind: int, turns: int, data: torch.Tensor) -> float:
     return best_of(9, lambda: launch("probe", args, data, out))
 
 
+def sweep_buffer(num_bytes: int) -> torch.Tensor:
+    """Return so many bytes to read, on large pages as weights are: they must be asked for before the first write."""
+    return torch.frombuffer(large_pages(num_bytes), dtype=torch.float32, count=num_bytes // 4).fill_(1)
+
+
 def measure_machine() -> Machine:
     library = load()
     turns = 200_000
-    small, large = torch.ones(64), torch.ones(SWEEP_BYTES // 4)
-    library.advise(large.data_ptr(), large.nbytes)
+    small, large = torch.ones(64), sweep_buffer(SWEEP_BYTES)
     done = {k: library.threads * turns * CHAINS * n / probe(k, turns, small) for k, n in PRODUCTS.items()}
     if library.tier != "avx512bf16":
         done[PAIRS] = done[FLOATS]
@@ -127,7 +132,8 @@ def linears(machine: Machine, kind: str, rows: tuple[int, ...]) -> Iterator[Resu
     kernel: CpuKernel = CpuDenseLinear() if kind == "bf16" else CpuPackedLinear()
     for name, (n, k) in MATRICES.items():
         first = kernel.prepare(random_weight(kind, n, k), device="cpu", dtype=torch.float32)
-        copies = [first, *(_copy(first) for _ in range(SWEEP_BYTES // first.nbytes))]
+        memory = Slabs()
+        copies = [first, *(_copy(first, memory) for _ in range(SWEEP_BYTES // first.nbytes))]
         for count in rows:
             x = torch.randn(count, k)
             made = x if kind == "bf16" else norm_rows(x, torch.ones(k), 1e-5, fine=MIXED)
@@ -141,9 +147,8 @@ def linears(machine: Machine, kind: str, rows: tuple[int, ...]) -> Iterator[Resu
             yield judge(machine, f"{kind} {name} x{count}", seconds, first.nbytes, count * n * k, peak)
 
 
-def _copy(weight: PackedMatrix) -> PackedMatrix:
-    data = weight.data.clone()
-    load().advise(data.data_ptr(), data.nbytes)
+def _copy(weight: PackedMatrix, memory: Slabs) -> PackedMatrix:
+    data = memory.take(weight.nbytes).copy_(weight.data)
     args = type(weight.args).from_buffer_copy(weight.args)
     args.weights = data.data_ptr()
     return PackedMatrix(weight.shape, data, args)

@@ -20,8 +20,14 @@ class LibraryMissingError(Exception):
     """The kernels were not built, or not from these sources; the text says what to do."""
 
 
+class Reads(Structure):
+    """What an operator reads from end to end, in units that its threads share out in order."""
+
+    _fields_ = [("first", c_void_p), ("units", c_int64), ("unit_bytes", c_int64)]
+
+
 class Step(Structure):
-    _fields_ = [("op", c_void_p), ("args", c_void_p)]
+    _fields_ = [("op", c_void_p), ("args", c_void_p), ("reads", Reads)]
 
 
 class Library:

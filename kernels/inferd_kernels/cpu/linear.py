@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from inferd_kernels.cpu.library import Reads
 from inferd_kernels.cpu.pages import Slabs
 from inferd_kernels.cpu.program import RowCount, empty, launch
 from inferd_kernels.cpu.rows import FINE, Bf16Rows, Int8Rows, float_rows, quantize, round_rows, source_of
@@ -35,6 +36,12 @@ class PackedMatrix:
     @property
     def nbytes(self) -> int:
         return self.data.nbytes
+
+    @property
+    def reads(self) -> Reads:
+        """Its blocks of columns, which threads share out."""
+        blocks = max(1, -(-self.shape[0] // 16))
+        return Reads(self.data.data_ptr(), blocks, self.data.nbytes // blocks)
 
 
 class GemmCall(NamedTuple):
@@ -108,7 +115,7 @@ class CpuKernel(LinearKernel):
         args.rows, args.y, args.y_stride = count.address, y.data_ptr(), y.stride(0)
         if residual is not None:
             args.residual, args.residual_stride = residual.data_ptr(), residual.stride(0)
-        launch("gemm", args, weight, bias)
+        launch("gemm", args, weight, bias, reads=weight.reads)
         return y
 
 

@@ -119,7 +119,7 @@ def choose(kernel: CpuKernel, x: Any, weight: PackedMatrix, bias: torch.Tensor |
         index=out.ids.data_ptr(),
     )
     args.gemm.rows = count.address
-    launch("head", args, inputs, weight, bias, call)
+    launch("head", args, inputs, weight, bias, call, reads=weight.reads)
     launch("choose", args, inputs, best)
     return out
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from inferd_kernels.cpu.arena import Arena
-from inferd_kernels.cpu.library import Step, load
+from inferd_kernels.cpu.library import Reads, Step, load
 
 Count = Literal["tokens", "sequences", "sampled"]
 
@@ -37,7 +37,7 @@ class Program:
         self.counts = Counts()
         self._arena = Arena()
         self._rows: Count = "tokens"
-        self._calls: list[tuple[int, Structure]] = []
+        self._calls: list[tuple[int, Structure, Reads]] = []
         self._kept: list[Any] = []
         self._steps: ctypes.Array[Step] | None = None
 
@@ -50,7 +50,9 @@ class Program:
                 yield
         finally:
             _recording.reset(token)
-        self._steps = (Step * len(self._calls))(*(Step(op, ctypes.addressof(args)) for op, args in self._calls))
+        self._steps = (Step * len(self._calls))(
+            *(Step(op, ctypes.addressof(args), reads) for op, args, reads in self._calls)
+        )
 
     @contextlib.contextmanager
     def rows(self, count: Count) -> Iterator[None]:
@@ -79,8 +81,8 @@ class Program:
     def address(self, count: Count) -> int:
         return ctypes.addressof(self.counts) + getattr(Counts, count).offset
 
-    def append(self, op: int, args: Structure, kept: tuple[Any, ...]) -> None:
-        self._calls.append((op, args))
+    def append(self, op: int, args: Structure, kept: tuple[Any, ...], reads: Reads) -> None:
+        self._calls.append((op, args, reads))
         self._kept.append(kept)
 
 
@@ -105,16 +107,16 @@ def recording() -> Program | None:
     return _recording.get()
 
 
-def launch(op: str | int, args: Structure, *kept: Any) -> None:
+def launch(op: str | int, args: Structure, *kept: Any, reads: Reads | None = None) -> None:
     """Run an operator (a name of this library, or the address of a `struct op`), or record it.
 
     `kept` are objects whose memory `args` points to and that must live as long as a recorded program;
-    buffers from `empty` need not be named.
+    buffers from `empty` need not be named. `reads` is memory that threads may read ahead while they wait.
     """
     address = load().op(op) if isinstance(op, str) else op
     program = _recording.get()
     if program is not None:
-        program.append(address, args, kept)
+        program.append(address, args, kept, reads or Reads())
         return
     load().run((Step * 1)(Step(address, ctypes.addressof(args))), 1)
 

@@ -12,6 +12,7 @@ from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.program import launch
 from inferd_kernels.cpu.structs import ProbeArgs
 from tests.bench.peers.contestant import DECODED, Contestant, Part
+from tests.bench.roofline import sweep_buffer
 
 READ = 0
 """`PROBE_READ`"""
@@ -27,9 +28,8 @@ class Sweep(Contestant):
         self.file = file
         num_bytes = sum(tensor.nbytes for tensor in GgufFile(path).tensors.values())
         load().set_threads(threads)
-        self._data = torch.ones(num_bytes // 4)
+        self._data = sweep_buffer(num_bytes)
         self._out = torch.zeros(threads)
-        load().advise(self._data.data_ptr(), self._data.nbytes)
 
     def measure(self, part: Part, seed: int) -> dict[str, float]:
         args = ProbeArgs(self._data.data_ptr(), self._data.nbytes, 1, self._out.data_ptr(), READ)

@@ -19,9 +19,16 @@ struct op {
     void (*run)(const void *args, int32_t chunk, int32_t chunks, struct worker *worker);
 };
 
+/* What an operator reads from end to end, its threads side by side: they may read it ahead. */
+struct reads {
+    const void *first;
+    int64_t units, unit_bytes; /* pieces fall into whole units */
+};
+
 struct step {
     const struct op *op;
     const void *args;
+    struct reads reads;
 };
 
 /* One group of one quantized row: x = scale * (code + fine / 256), where the fine codes lie apart. `sum` is that of the

@@ -11,7 +11,7 @@ struct kernels {
 };
 
 struct worker {
-    uint8_t *scratch;
+    _Alignas(64) uint8_t *scratch; /* no two threads write to one line */
     uint8_t *spare; /* what `inferd_reserve` asked for; operators that call others use it */
     size_t spare_bytes;
     const void *made; /* producer whose rows lie in `made_rows` */

@@ -1,8 +1,10 @@
 /* Threads that run a program: claim pieces of the current operator, wait for the others, go on.
  *
- * A thread that the system does not run holds nobody up unless it has claimed a piece: the others take the rest.
- * Waiting threads spin for about 50 us, then sleep: where other programs want the cores, a core that waits is free
- * for the very thread that is waited for. Nobody waits for threads that come late: a piece is all that binds them.
+ * Each thread has a share of the pieces, neighbours in memory, and takes from the others' shares when its own is used
+ * up. So a thread reads one stream and finds what it wrote before in its own cache, and one that the system does not run
+ * holds nobody up unless it has claimed a piece. Waiting threads read ahead what they will multiply next, spin for about
+ * 50 us, then sleep: where other programs want the cores, a core that waits is free for the very thread that is waited
+ * for. Nobody waits for threads that come late: a piece is all that binds them.
  *
  * Processes that share the cores take turns (see turns.c): who has the turn runs on all of them.
  */
@@ -21,23 +23,34 @@
 
 #define MAX_THREADS 256
 #define SPIN_NS 50000
+#define LINE 64
+#define AT_ONCE 32 /* lines asked for before going on */
+#define AHEAD_BYTES (1 << 17) /* of its share a thread reads ahead at most, where the size of its cache is not known */
+
+/* Pieces of a thread: the next one to claim, and one past the last in the upper half. */
+struct share {
+    _Alignas(LINE) _Atomic uint64_t pieces;
+};
+#define CLOSED ((uint64_t)1 << 63) /* no operator is open */
 
 static struct {
     pthread_mutex_t lock; /* one program at a time */
     pthread_t threads[MAX_THREADS];
     struct worker workers[MAX_THREADS];
+    struct share shares[MAX_THREADS];
     int32_t wanted, started;
     size_t spare; /* bytes of each worker */
+    int64_t ahead; /* bytes that a thread may read ahead */
     pid_t owner;
     _Atomic uint32_t epoch; /* futex word: a program was published, or stop */
     _Atomic uint32_t idle;  /* threads asleep on it */
     _Atomic int32_t stop;
-    _Alignas(64) _Atomic uint64_t ticket;
-    _Alignas(64) _Atomic int32_t done; /* finished pieces of the operator */
-    _Alignas(64) _Atomic uint32_t turn; /* futex word: another operator was opened, or none is left */
-    _Atomic uint32_t waiting;           /* threads asleep on it */
+    _Alignas(LINE) _Atomic int32_t done; /* finished pieces of the operator */
+    _Alignas(LINE) _Atomic uint32_t turn; /* futex word: another operator was opened, or none is left */
+    _Atomic uint32_t waiting;             /* threads asleep on it */
+    /* The program and its open operator: for threads with a piece that is not in `done`, nothing here changes. */
     const struct step *steps;
-    int32_t num_steps;
+    int32_t num_steps, index, chunks;
     uint64_t serial;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .wanted = 1};
 
@@ -74,55 +87,102 @@ static void wake(_Atomic uint32_t *word, _Atomic uint32_t *sleepers) {
     if (atomic_load(sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* A ticket holds the operator that is open, how many pieces it has, and the next one to claim. */
-#define PIECE_BITS 20
-#define PIECES ((1u << PIECE_BITS) - 1)
-#define CLOSED ((uint64_t)1 << 62) /* no operator is open */
-
-static inline uint64_t opened(int32_t index, int32_t chunks) {
-    return (uint64_t)index << (2 * PIECE_BITS) | (uint64_t)chunks << PIECE_BITS;
-}
-
 /* Open the operator `index` or the first after it that has work, or close the program. */
 static void open_step(int32_t index) {
-    uint64_t next = CLOSED;
+    const int32_t threads = pool.started;
+    int32_t chunks = 0;
     inferd_pass_turn();
-    for (; index < pool.num_steps && next == CLOSED; index++) {
-        const struct step *step = &pool.steps[index];
-        int32_t chunks = step->op->chunks(step->args, pool.started);
-        if (chunks > 0) next = opened(index, chunks);
+    for (; index < pool.num_steps; index++) {
+        chunks = pool.steps[index].op->chunks(pool.steps[index].args, threads);
+        if (chunks > 0) break;
     }
+    pool.index = index, pool.chunks = chunks;
     atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool.ticket, next, memory_order_release);
+    for (int32_t i = threads - 1; i >= 0; i--) { /* the caller's own comes last: it may return once that is closed */
+        const uint64_t first = ((uint64_t)chunks * i + threads - 1) / threads;
+        const uint64_t end = ((uint64_t)chunks * (i + 1) + threads - 1) / threads;
+        const uint64_t pieces = index < pool.num_steps ? end << 32 | first : CLOSED;
+        atomic_store_explicit(&pool.shares[i].pieces, pieces, memory_order_release);
+    }
     wake(&pool.turn, &pool.waiting);
 }
 
-/* Wait until the operator `open` is no longer the one that is open. */
-static void wait_for_next(uint64_t open) {
+/* How many pieces of a share are left. */
+static inline int32_t pieces_left(uint64_t pieces) {
+    return pieces < CLOSED ? (int32_t)(pieces >> 32) - (int32_t)(uint32_t)pieces : 0;
+}
+
+/* Run what is left of a share, half of it at a time; returns how many pieces that were. A thread may come from an earlier
+ * program: whatever it claims, it claims of the operator that is open, and that stays until the pieces are counted. */
+static int32_t run_share(struct worker *worker, int32_t owner) {
+    _Atomic uint64_t *share = &pool.shares[owner].pieces;
+    int32_t count = 0, left;
+    while ((left = pieces_left(atomic_load_explicit(share, memory_order_acquire))) > 0) {
+        const int32_t wanted = (left + 1) / 2;
+        const uint64_t pieces = atomic_fetch_add_explicit(share, (uint64_t)wanted, memory_order_acq_rel);
+        left = pieces_left(pieces);
+        const int32_t first = (int32_t)(uint32_t)pieces, claimed = left < wanted ? left : wanted;
+        if (claimed <= 0) break;
+        const struct step *step = &pool.steps[pool.index];
+        worker->serial = pool.serial + (uint64_t)pool.index;
+        for (int32_t i = 0; i < claimed; i++) step->op->run(step->args, first + i, pool.chunks, worker);
+        count += claimed;
+    }
+    return count;
+}
+
+/* Memory that a thread will read. */
+struct ahead {
+    const char *at, *end;
+};
+
+/* The share of a thread in what the next operator with `reads` reads; of the program that is open. */
+static struct ahead next_read(int32_t thread) {
+    for (int32_t i = pool.index + 1; i < pool.num_steps; i++) {
+        const struct reads *reads = &pool.steps[i].reads;
+        if (!reads->units) continue;
+        const int64_t first = (reads->units * thread + pool.started - 1) / pool.started;
+        const int64_t end = (reads->units * (thread + 1) + pool.started - 1) / pool.started;
+        const int64_t bytes = (end - first) * reads->unit_bytes;
+        const char *at = (const char *)reads->first + first * reads->unit_bytes;
+        return (struct ahead){at, at + (bytes < pool.ahead ? bytes : pool.ahead)};
+    }
+    return (struct ahead){NULL, NULL};
+}
+
+static inline void read_ahead(struct ahead *ahead, int32_t lines) {
+    for (; lines && ahead->at < ahead->end; lines--, ahead->at += LINE) __builtin_prefetch(ahead->at, 0, 2);
+}
+
+/* Wait until another operator was opened than at `turn`. */
+static void wait_for_next(uint32_t turn, struct ahead *ahead) {
     struct patience p = {0};
-    for (;;) {
-        uint32_t turn = atomic_load(&pool.turn);
-        if (atomic_load_explicit(&pool.ticket, memory_order_acquire) >> PIECE_BITS != open) return;
+    while (atomic_load_explicit(&pool.turn, memory_order_acquire) == turn) {
+        read_ahead(ahead, 4);
         if (is_over(&p)) sleep_on(&pool.turn, turn, &pool.waiting);
     }
 }
 
-/* Run pieces until no operator is open. A thread may come from an earlier program: whatever piece it claims, it claims of
- * the one that is open, and that stays until the piece is done. */
+/* Run pieces until no operator is open. */
 static void work(struct worker *worker) {
-    while (atomic_load_explicit(&pool.ticket, memory_order_acquire) < CLOSED) {
-        uint64_t ticket = atomic_fetch_add_explicit(&pool.ticket, 1, memory_order_acq_rel);
-        if (ticket >= CLOSED) return;
-        int32_t index = (int32_t)(ticket >> (2 * PIECE_BITS));
-        int32_t chunks = (int32_t)(ticket >> PIECE_BITS & PIECES), chunk = (int32_t)(ticket & PIECES);
-        if (chunk >= chunks) {
-            wait_for_next(ticket >> PIECE_BITS);
-            continue;
+    const int32_t own = (int32_t)(worker - pool.workers);
+    struct ahead ahead = {NULL, NULL};
+    const char *last = NULL;
+    while (atomic_load_explicit(&pool.shares[own].pieces, memory_order_acquire) < CLOSED) {
+        const uint32_t turn = atomic_load(&pool.turn);
+        int32_t count = run_share(worker, own);
+        for (int32_t i = 1; i < pool.started; i++) count += run_share(worker, (own + i) % pool.started);
+        if (count) {
+            const int32_t index = pool.index, chunks = pool.chunks;
+            struct ahead next = next_read(own);
+            if (next.end != last) ahead = next, last = next.end;
+            read_ahead(&ahead, AT_ONCE);
+            if (atomic_fetch_add_explicit(&pool.done, count, memory_order_acq_rel) + count == chunks) {
+                open_step(index + 1);
+                continue;
+            }
         }
-        const struct step *step = &pool.steps[index];
-        worker->serial = pool.serial + (uint64_t)index;
-        step->op->run(step->args, chunk, chunks, worker);
-        if (atomic_fetch_add_explicit(&pool.done, 1, memory_order_acq_rel) + 1 == chunks) open_step(index + 1);
+        wait_for_next(turn, &ahead);
     }
 }
 
@@ -151,10 +211,20 @@ static void stop_threads(void) {
     pool.started = 0;
 }
 
+/* A quarter of the cache that a core has for itself. */
+static int64_t bytes_ahead(void) {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (size > 0) return size / 4;
+#endif
+    return AHEAD_BYTES;
+}
+
 static int start_threads(void) {
     stop_threads();
+    pool.ahead = bytes_ahead();
     pool.owner = getpid();
-    atomic_store(&pool.ticket, CLOSED);
+    for (int32_t i = 0; i < pool.wanted; i++) atomic_store(&pool.shares[i].pieces, CLOSED);
     for (int32_t i = 0; i < pool.wanted; i++) {
         if (!pool.workers[i].scratch && posix_memalign((void **)&pool.workers[i].scratch, 64, SCRATCH_BYTES)) return ENOMEM;
         pool.workers[i].made = NULL;
