@@ -24,6 +24,9 @@ from triton.runtime.jit import JITFunction
 SHARED_LIMIT = {80: 166912, 89: 101376, 90: 232448, 100: 232448}
 """Bytes of shared memory a program may have (CUDA programming guide, table of compute capabilities)."""
 
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
+"""Arguments of a launch that are the compiler's, not the kernel's."""
+
 _POINTERS = {
     torch.float32: "*fp32",
     torch.float16: "*fp16",
@@ -56,8 +59,8 @@ class Compiled:
     ptx: str
     shared: int
     registers: int
-    spills: int
-    """Bytes stored to and loaded from local memory."""
+    stack: int
+    """Bytes of local memory a thread has: where spilled registers go."""
 
 
 @contextmanager
@@ -66,7 +69,7 @@ def caught_calls() -> Iterator[list[Call]]:
     calls: list[Call] = []
 
     def record(self: JITFunction, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
-        options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion") if name in kwargs}
+        options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         bound = dict(zip(self.arg_names, args, strict=False)) | kwargs
         assert set(bound) == set(self.arg_names), f"{self.fn.__name__}: {set(bound) ^ set(self.arg_names)}"
         assert all(size >= 1 for size in grid)
@@ -102,8 +105,8 @@ def compile_call(call: Call, cc: int) -> Compiled:
             attrs[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=call.kernel, signature=signature, constexprs=constants, attrs=attrs)
     built = triton.compile(source, target=GPUTarget("cuda", cc, 32), options=dict(call.options))
-    registers, spills = _assemble(built.asm["ptx"])
-    return Compiled(call.name, built.asm["cubin"], built.asm["ptx"], built.metadata.shared, registers, spills)
+    registers, stack = _resources(built.asm["cubin"])
+    return Compiled(call.name, built.asm["cubin"], built.asm["ptx"], built.metadata.shared, registers, stack)
 
 
 def _specialise(parameter: Any, value: Any) -> tuple[str, bool]:
@@ -125,18 +128,13 @@ def _specialise(parameter: Any, value: Any) -> tuple[str, bool]:
     return "fp32", False
 
 
-def _assemble(ptx: str) -> tuple[int, int]:
-    """Return registers and spilled bytes, from the assembler that Triton bundles."""
-    found = re.search(r"\.target\s+(\w+)", ptx)
-    assert found
-    folder = Path(triton.__file__).parent / "backends/nvidia/bin"
-    newest = folder / "ptxas-blackwell"
-    exe = newest if newest.exists() else folder / "ptxas"
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
-        file.write(ptx)
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Return registers and bytes of stack of a compiled kernel, from the reader that Triton bundles."""
+    exe = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
         file.flush()
-        command = [str(exe), "-v", f"--gpu-name={found[1]}", file.name, "-o", "/dev/null"]
-        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    registers = re.search(r"Used (\d+) reg", log)
-    assert registers, log
-    return int(registers[1]), sum(map(int, re.findall(r"(\d+) bytes spill", log)))
+        log = subprocess.run([str(exe), "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", log)
+    assert found, log
+    return int(found[1]), int(found[2])

@@ -13,16 +13,19 @@ from inferd_kernels.triton.attn_decode import Splits, attn_decode, plan_splits, 
 from inferd_kernels.triton.attn_prefill import KVCache, Ragged, Scores, attn_prefill
 from inferd_kernels.triton.embedding import embedding_rows
 from inferd_kernels.triton.gate import gate_quantized, gate_rows
-from inferd_kernels.triton.gemm_w4 import Weight4, gemm_w4
+from inferd_kernels.triton.gemm_w4 import Weight4, gemm_w4, half_of
 from inferd_kernels.triton.gemm_w8 import Weight8, gemm_w8
+from inferd_kernels.triton.grouped_gemm import ExpertWeights, grouped_gemm
+from inferd_kernels.triton.grouped_gemm_w4 import ExpertWeights4, grouped_gemm_w4
 from inferd_kernels.triton.kv_write import HeadNorms, RopeTables, kv_write
-from inferd_kernels.triton.moe import ExpertWeights, grouped_gemm, moe_align, sum_experts
+from inferd_kernels.triton.moe import sum_experts
+from inferd_kernels.triton.moe_align import moe_align
 from inferd_kernels.triton.norm import QuantizedRows, rms_norm_quantized, rms_norm_rows
 from inferd_kernels.triton.sampler import RowParams, sample
 from inferd_kernels.triton.split_k import CASES, Epilogue
 from inferd_kernels.triton.tiling import Tiles
 
-BF16, I8, F8 = torch.bfloat16, torch.int8, torch.float8_e4m3fn
+BF16, F32, I8, F8 = torch.bfloat16, torch.float32, torch.int8, torch.float8_e4m3fn
 HEADS, KV_HEADS, HIDDEN, INNER, VOCAB = 32, 8, 4096, 14336, 151936
 PROCESSORS = 128
 """Multiprocessors assumed where a launcher would ask the device."""
@@ -57,7 +60,7 @@ def floats(*shape: int) -> torch.Tensor:
 
 
 def cache(width: int, page: int, kind: torch.dtype = BF16) -> KVCache:
-    scales = (None, None) if kind == BF16 else (floats(99, page, KV_HEADS, 1), floats(99, page, KV_HEADS, 1))
+    scales = (None, None) if kind in (BF16, F32) else (floats(99, page, KV_HEADS, 1), floats(99, page, KV_HEADS, 1))
     planes = (empty(99, page, KV_HEADS, width, dtype=kind), empty(99, page, KV_HEADS, width, dtype=kind))
     return KVCache(*planes, *scales)
 
@@ -83,12 +86,12 @@ def prefill(width: int, page: int = 16, scores: Scores = Scores(0.1)) -> Launch:
     return Launch(name, run, "attn_prefill", f"hd{width}", matrix=True)
 
 
-def decode(width: int, page: int = 16, kind: torch.dtype = BF16, rows: int = 1) -> Launch:
-    eight = kind != BF16
+def decode(width: int, page: int = 16, kind: torch.dtype = BF16, rows: int = 1, *, dtype: torch.dtype = BF16) -> Launch:
+    eight, wide = kind not in (BF16, F32), dtype == F32
 
     def run(tiles: Tiles | None) -> None:
         assert tiles is not None
-        q = empty(8 * rows, HEADS, width)
+        q = empty(8 * rows, HEADS, width, dtype=dtype)
         splits = Splits(ints(9), tiles["SPLIT"], 64)
         shapes = scratch_shapes(8, 64, rows, HEADS, width)
         scratch = (floats(*shapes[0]), floats(*shapes[1]))
@@ -105,13 +108,18 @@ def decode(width: int, page: int = 16, kind: torch.dtype = BF16, rows: int = 1) 
             tiles=tiles,
         )
 
-    name = f"decode-hd{width}-page{page}-rows{rows}{'-' + str(kind).split('.')[1] if eight else ''}"
-    case = f"hd{width}-8bit" if eight else f"hd{width}"
-    return Launch(name, run, "attn_decode", case, matrix=True, fp8=kind == F8)
+    name = f"decode-{'fp32-' if wide else ''}hd{width}-page{page}-rows{rows}"
+    name += f"-{str(kind).split('.')[1]}" if eight else ""
+    case = "fp32" if wide else f"hd{width}-8bit" if eight else f"hd{width}"
+    return Launch(name, run, "attn_decode", case, matrix=not wide, fp8=kind == F8)
 
 
 def rows_of(case: str) -> int:
     return int(case[1:]) if case.startswith("m") else 4096
+
+
+def type_of(case: str) -> torch.dtype:
+    return F32 if case == "fp32" else BF16
 
 
 def spread(tiles: Tiles | None) -> dict[str, int]:
@@ -120,15 +128,22 @@ def spread(tiles: Tiles | None) -> dict[str, int]:
     return {**tiles, "PROGRAMS": tiles["PROGRAMS"] * PROCESSORS // 2}
 
 
-def w4(case: str, *, mins: bool = False) -> Launch:
-    def run(tiles: Tiles | None) -> None:
-        m, groups = rows_of(case), HIDDEN // 128
-        codes = empty(HIDDEN // 128, INNER, 64, dtype=torch.uint8)
-        planes = empty(groups, INNER, dtype=torch.float16)
-        weight = Weight4(codes, planes, planes if mins else None, (INNER, HIDDEN), 128, 8)
-        gemm_w4(empty(m, HIDDEN), weight, Epilogue(None, empty(m, INNER)), tiles=spread(tiles))
+def w4(case: str, *, mins: bool = False, columns: int = HIDDEN, group: int = 128) -> Launch:
+    """Columns that do not fill the last block are masked in it."""
+    half = half_of(columns, group)
 
-    return Launch(f"w4-{case}{'-mins' if mins else ''}", run, "gemm_w4", case, matrix=True)
+    def run(tiles: Tiles | None) -> None:
+        x = empty(rows_of(case), columns, dtype=type_of(case))
+        codes = empty(-(-columns // (2 * half)), INNER, half, dtype=torch.uint8)
+        planes = empty(columns // group, INNER, dtype=torch.float16)
+        weight = Weight4(codes, planes, planes if mins else None, (INNER, columns), group, 0 if mins else 8)
+        gemm_w4(
+            x, weight, Epilogue(None, torch.empty(len(x), INNER, dtype=x.dtype, device="meta")), tiles=spread(tiles)
+        )
+
+    name = f"w4-{case}{'-mins' if mins else ''}{f'-group{group}' if group != 128 else ''}"
+    name += "-tail" if columns % (2 * half) else ""
+    return Launch(name, run, "gemm_w4", case, matrix=case != "fp32")
 
 
 def w8(case: str, kind: torch.dtype, *, quantized: bool = False) -> Launch:
@@ -137,23 +152,45 @@ def w8(case: str, kind: torch.dtype, *, quantized: bool = False) -> Launch:
     def run(tiles: Tiles | None) -> None:
         m = rows_of(case)
         weight = Weight8(empty(INNER, HIDDEN, dtype=kind), floats(1, INNER), None, HIDDEN, 0)
-        x = QuantizedRows(empty(m, HIDDEN, dtype=kind), floats(m)) if quantized else empty(m, HIDDEN)
-        gemm_w8(x, weight, dtype=BF16, tiles=spread(tiles))
+        rows = empty(m, HIDDEN, dtype=kind if quantized else type_of(case))
+        gemm_w8(QuantizedRows(rows, floats(m)) if quantized else rows, weight, dtype=type_of(case), tiles=spread(tiles))
 
     name = f"{'fp8' if kind == F8 else 'w8'}-{case}{'-rows' if quantized else ''}"
-    return Launch(name, run, kernel, case, matrix=True, fp8=kind == F8, integer=quantized and kind == I8)
+    return Launch(name, run, kernel, case, matrix=case != "fp32", fp8=kind == F8, integer=quantized and kind == I8)
+
+
+EXPERTS, TOP_K, EXPERT_INNER, EXPERT_HIDDEN = 64, 8, 1408, 2048
 
 
 def moe(case: str, kind: torch.dtype = BF16) -> Launch:
     def run(tiles: Tiles | None) -> None:
         assert tiles is not None
-        tokens, count = (8 if case == "few" else 4096), 64
-        blocks = moe_align(ints(tokens, 8), count, tiles["BLOCK_M"])
-        weights = ExpertWeights(empty(count, 2816, 2048, dtype=kind), None if kind == BF16 else floats(count, 2816))
-        grouped_gemm(empty(tokens, 2048), weights, blocks, top_k=8, num_rows=8 * tokens, tiles=tiles)
+        tokens, floating = (8 if case == "few" else 4096), kind in (BF16, F32)
+        blocks = moe_align(ints(tokens, TOP_K), EXPERTS, tiles["BLOCK_M"])
+        codes = empty(EXPERTS, 2 * EXPERT_INNER, EXPERT_HIDDEN, dtype=kind)
+        weights = ExpertWeights(codes, None if floating else floats(EXPERTS, 2 * EXPERT_INNER))
+        x = empty(tokens, EXPERT_HIDDEN, dtype=type_of(case))
+        grouped_gemm(x, weights, blocks, top_k=TOP_K, num_rows=TOP_K * tokens, tiles=tiles)
 
     name = f"moe-{case}-{str(kind).split('.')[1]}"
-    return Launch(name, run, "moe", case, matrix=True, fp8=kind == F8)
+    return Launch(name, run, "moe", case, matrix=case != "fp32", fp8=kind == F8)
+
+
+def moe_w4(case: str, *, mins: bool = False, columns: int = EXPERT_HIDDEN, group: int = 128) -> Launch:
+    half = half_of(columns, group)
+
+    def run(tiles: Tiles | None) -> None:
+        assert tiles is not None
+        tokens, n = (8 if case == "few" else 4096), 2 * EXPERT_INNER
+        blocks = moe_align(ints(tokens, TOP_K), EXPERTS, tiles["BLOCK_M"])
+        codes = empty(EXPERTS, -(-columns // (2 * half)), n, half, dtype=torch.uint8)
+        planes = empty(EXPERTS, columns // group, n, dtype=torch.float16)
+        weights = ExpertWeights4(codes, planes, planes if mins else None, (n, columns), group, 0 if mins else 8)
+        x = empty(tokens, columns, dtype=type_of(case))
+        grouped_gemm_w4(x, weights, blocks, top_k=TOP_K, num_rows=TOP_K * tokens, tiles=tiles)
+
+    name = f"moe_w4-{case}{'-mins' if mins else ''}{'-tail' if columns % (2 * half) else ''}"
+    return Launch(name, run, "moe_w4", case, matrix=case != "fp32")
 
 
 def write(kind: torch.dtype = BF16) -> Launch:
@@ -199,6 +236,8 @@ DEFAULT: tuple[Launch, ...] = (
     w8("large", F8, quantized=True),
     moe("few"),
     moe("many"),
+    moe_w4("few"),
+    moe_w4("many"),
     plain("sum_experts", lambda: sum_experts(empty(99 * 8, 2048), 8, empty(99, 2048))),
     write(),
     write(I8),
@@ -219,6 +258,16 @@ DEFAULT: tuple[Launch, ...] = (
 VARIANTS: tuple[Launch, ...] = (
     prefill_fp32(64),
     prefill_fp32(128),
+    prefill(80),
+    *(decode(width, kind=F32, rows=rows, dtype=F32) for width in (64, 128, 256) for rows in (1, 16)),
+    decode(128, kind=I8, rows=16, dtype=F32),
+    w4("fp32"),
+    w4("fp32", mins=True),
+    w8("fp32", I8),
+    w8("fp32", F8),
+    moe("fp32", F32),
+    moe("fp32", I8),
+    moe_w4("fp32"),
     *(prefill(width, page) for width in (64, 96, 128, 256) for page in (32, 64)),
     prefill(128, 16, Scores(0.1, window=4096, softcap=50.0, sinks=floats(HEADS))),
     *(decode(width, page, kind) for width in (64, 96, 128, 256) for page in (16, 64) for kind in (BF16, I8, F8)),
@@ -227,7 +276,10 @@ VARIANTS: tuple[Launch, ...] = (
     *(w8(f"m{case}", kind) for case in CASES for kind in (I8, F8)),
     w8("large", F8),
     *(w8(f"m{case}", kind, quantized=True) for case in CASES[1:] for kind in (I8, F8)),
+    *(w4(case, columns=HIDDEN + 32, group=32) for case in ("m16", "large")),
+    w4("m16", group=16),
     *(moe(case, kind) for case in ("few", "many") for kind in (I8, F8)),
+    *(moe_w4(case, mins=True, columns=EXPERT_HIDDEN + 32, group=32) for case in ("few", "many")),
     plain("gelu_tanh", lambda: gate_rows(empty(99, 2 * INNER), "gelu_tanh")),
 )
 

@@ -21,6 +21,8 @@ from inferd_kernels.triton.tiling import Tiles, num_processors, tiles_for
 
 MAX_ROWS = 16
 """Most query rows of a sequence."""
+MAX_BLOCK_M = 64
+"""Most (row, head) pairs of a tile, where the tiles of a device do not say otherwise."""
 
 
 class Splits(NamedTuple):
@@ -38,8 +40,14 @@ def split_of(q: torch.Tensor, kv: KVCache) -> int:
 
 
 def _tiles(q: torch.Tensor, kv: KVCache) -> Tiles:
-    width = q.shape[2]
-    return tiles_for("attn_decode", f"hd{width}" if kv.k_scale is None else f"hd{width}-8bit", q.device)
+    return tiles_for("attn_decode", case_of(q, kv), q.device)
+
+
+def case_of(q: torch.Tensor, kv: KVCache) -> str:
+    """Return the tile case: float32 is multiplied outside the matrix units, where larger tiles spill."""
+    if q.dtype == torch.float32:
+        return "fp32"
+    return f"hd{q.shape[2]}" if kv.k_scale is None else f"hd{q.shape[2]}-8bit"
 
 
 @triton.jit(do_not_specialize=["i_first_seq", "num_seqs"], do_not_specialize_on_alignment=["p_cu_seqlens", "p_lens"])
@@ -250,7 +258,7 @@ def attn_decode(
     kv_heads, group = kv.k.shape[2], heads // kv.k.shape[2]
     chosen = dict(tiles or _tiles(q, kv)) | {"SPLIT": splits.split}
     programs = chosen.pop("PROGRAMS") * num_processors(q.device)
-    block_m = min(64, max(16, triton.next_power_of_2(rows * group)))
+    block_m = min(chosen.pop("BLOCK_M", MAX_BLOCK_M), max(16, triton.next_power_of_2(rows * group)))
     part, lse = scratch
     fixed = constants(q, kv, scores)
     block_d = fixed["BLOCK_D"]

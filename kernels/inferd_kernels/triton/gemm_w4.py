@@ -5,7 +5,8 @@ j + HALF (high), so that two matrix products read plain slices of x and a tile o
 weight tile is the first operand of the product, which small row counts fill far better.
 
 With few rows the scale is applied to the product of each group (exact codes, less work); with many the weight is
-brought to the type of x first, so that the products chain.
+brought to the type of x first, so that the products chain. Columns that do not fill the last block are padding: their
+codes are zeros and x is not read there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 
@@ -20,11 +22,14 @@ from inferd_kernels.reference.forms import Packed, dequantize
 from inferd_kernels.triton.split_k import Epilogue, add_parts, plan_launch, store_product
 from inferd_kernels.triton.tiling import Tiles
 
+FEW_ROWS = 64
+"""Most rows of a tile whose products are scaled group by group."""
+
 
 class Weight4(NamedTuple):
     """A weight [N, K] in kernel order."""
 
-    codes: torch.Tensor  # uint8 [K / (2 half), N, half]
+    codes: torch.Tensor  # uint8 [ceil(K / (2 half)), N, half]
     scales: torch.Tensor  # [K / group, N]
     mins: torch.Tensor | None  # [K / group, N]
     shape: tuple[int, int]
@@ -41,8 +46,10 @@ class Weight4(NamedTuple):
 
 
 def half_of(columns: int, group: int) -> int:
-    """Return the columns a nibble plane of a block covers; 0 = the weight does not fit this kernel."""
-    return next((half for half in (64, 32) if group % half == 0 and columns % (2 * half) == 0), 0)
+    """Return the columns a nibble plane of a block covers, all of one group; 0 = the weight does not fit."""
+    if group % 64 == 0 and columns % 128 == 0:
+        return 64
+    return next((half for half in (32, 16) if group % half == 0), 0)
 
 
 def pack_w4(weight: Packed, device: str | torch.device) -> Weight4:
@@ -50,7 +57,8 @@ def pack_w4(weight: Packed, device: str | torch.device) -> Weight4:
     rows, columns = weight.shape
     half = half_of(columns, weight.group)
     codes = weight.planes["codes"].to(device)  # even column in the low nibble
-    values = torch.stack((codes & 15, codes >> 4), dim=-1).view(rows, columns // (2 * half), 2, half)
+    values = F.pad(torch.stack((codes & 15, codes >> 4), dim=-1).view(rows, columns), (0, -columns % (2 * half)))
+    values = values.view(rows, -1, 2, half)
     packed = (values[:, :, 0] | (values[:, :, 1] << 4)).permute(1, 0, 2).contiguous()
     planes = {name: weight.planes[name].to(device).t().contiguous() for name in weight.planes if name != "codes"}
     return Weight4(packed, planes["scales"], planes.get("mins"), (rows, columns), weight.group, weight.zero)
@@ -94,6 +102,55 @@ def add_half(
     return b_acc
 
 
+@triton.jit
+def add_blocks(
+    b_acc,
+    p_rows,
+    mask_m,
+    p_codes,
+    p_scales,
+    p_mins,
+    o_n,
+    mask_n,
+    i_begin,
+    i_end,
+    num_columns,
+    num_k,
+    GROUP: tl.constexpr,
+    HALF: tl.constexpr,
+    ZERO: tl.constexpr,
+    MINS: tl.constexpr,
+    CHAIN: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    """Add the products of blocks [i_begin, i_end) of K: weight [BLOCK_N, K] and rows at `p_rows` [BLOCK_M].
+
+    TAIL: the last block reaches past K.
+    """
+    o_h = tl.arange(0, HALF)
+    p_xs = p_rows[None, :] + o_h[:, None]
+    for i_block in tl.range(i_begin, i_end):
+        o_codes = (i_block * num_columns + o_n).to(tl.int64)[:, None] * HALF + o_h[None, :]
+        b_codes = tl.load(p_codes + o_codes, mask=mask_n[:, None], other=0)
+        i_low = i_block * (2 * HALF)
+        i_high = i_low + HALF
+        i_high_group = i_high // GROUP
+        if TAIL:
+            b_low = tl.load(p_xs + i_low, mask=mask_m[None, :] & (i_low + o_h < num_k)[:, None], other=0.0)
+            b_high = tl.load(p_xs + i_high, mask=mask_m[None, :] & (i_high + o_h < num_k)[:, None], other=0.0)
+            i_high_group = tl.minimum(i_high_group, (num_k - 1) // GROUP)
+        else:
+            b_low = tl.load(p_xs + i_low, mask=mask_m[None, :], other=0.0)
+            b_high = tl.load(p_xs + i_high, mask=mask_m[None, :], other=0.0)
+        o_low = (i_low // GROUP) * num_columns
+        o_high = i_high_group * num_columns
+        b_acc = add_half(b_acc, b_codes & 15, b_low, p_scales + o_low, p_mins + o_low, o_n, mask_n, ZERO, MINS, CHAIN)
+        b_acc = add_half(
+            b_acc, b_codes >> 4, b_high, p_scales + o_high, p_mins + o_high, o_n, mask_n, ZERO, MINS, CHAIN
+        )
+    return b_acc
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def gemm_w4_kernel(
     p_x,
@@ -106,7 +163,7 @@ def gemm_w4_kernel(
     p_residual,
     num_rows,
     num_columns,
-    num_blocks,
+    num_k,
     x_stride,
     out_stride,
     residual_stride,
@@ -117,6 +174,7 @@ def gemm_w4_kernel(
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     CHAIN: tl.constexpr,
+    TAIL: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -125,25 +183,14 @@ def gemm_w4_kernel(
     o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     o_m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     mask_n = o_n < num_columns
-    mask_m = o_m < num_rows
-    o_h = tl.arange(0, HALF)
+    num_blocks = tl.cdiv(num_k, 2 * HALF)
     per_split = tl.cdiv(num_blocks, SPLITS)
     i_begin = i_split * per_split
-    i_end = tl.minimum(i_begin + per_split, num_blocks)
-    b_acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
-    p_rows = p_x + o_m.to(tl.int64)[None, :] * x_stride + o_h[:, None]
-    for i_block in tl.range(i_begin, i_end):
-        o_codes = (i_block * num_columns + o_n).to(tl.int64)[:, None] * HALF + o_h[None, :]
-        b_codes = tl.load(p_codes + o_codes, mask=mask_n[:, None], other=0)
-        i_k = i_block * (2 * HALF)
-        b_low = tl.load(p_rows + i_k, mask=mask_m[None, :], other=0.0)
-        b_high = tl.load(p_rows + i_k + HALF, mask=mask_m[None, :], other=0.0)
-        o_low = (i_k // GROUP) * num_columns
-        o_high = ((i_k + HALF) // GROUP) * num_columns
-        b_acc = add_half(b_acc, b_codes & 15, b_low, p_scales + o_low, p_mins + o_low, o_n, mask_n, ZERO, MINS, CHAIN)
-        b_acc = add_half(
-            b_acc, b_codes >> 4, b_high, p_scales + o_high, p_mins + o_high, o_n, mask_n, ZERO, MINS, CHAIN
-        )
+    b_acc = add_blocks(
+        tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32), p_x + o_m.to(tl.int64) * x_stride, o_m < num_rows,
+        p_codes, p_scales, p_mins, o_n, mask_n, i_begin, tl.minimum(i_begin + per_split, num_blocks), num_columns,
+        num_k, GROUP, HALF, ZERO, MINS, CHAIN, TAIL,
+    )  # fmt: skip
     store_product(
         b_acc, p_out, p_bias, p_residual, p_part, i_split, o_n, o_m, num_rows, num_columns, out_stride,
         residual_stride, SPLITS, BIAS, RESIDUAL,
@@ -163,8 +210,7 @@ def gemm_w4(
     out = torch.empty((m, n), dtype=x.dtype, device=x.device) if out is None else out
     if not m:
         return out
-    num_blocks = columns // (2 * weight.half)
-    launch = plan_launch("gemm_w4", m, n, num_blocks, x.device, tiles)
+    launch = plan_launch("gemm_w4", x, n, weight.codes.shape[0], tiles)
     gemm_w4_kernel[launch.grid](
         x,
         weight.codes,
@@ -176,7 +222,7 @@ def gemm_w4(
         epilogue.residual,
         m,
         n,
-        num_blocks,
+        columns,
         x.stride(0),
         out.stride(0),
         0 if epilogue.residual is None else epilogue.residual.stride(0),
@@ -186,7 +232,8 @@ def gemm_w4(
         MINS=weight.mins is not None,
         BIAS=epilogue.bias is not None,
         RESIDUAL=epilogue.residual is not None,
-        CHAIN=launch.tiles["BLOCK_M"] > 64,
+        CHAIN=launch.tiles["BLOCK_M"] > FEW_ROWS,
+        TAIL=columns % (2 * weight.half) > 0,
         SPLITS=launch.splits,
         **launch.tiles,
     )

@@ -171,7 +171,7 @@ def gemm_w8(
         return out
     assert not quantized or (rows.dtype == weight.codes.dtype and weight.mins is None and not weight.zero)
     block_k = block_of(columns, weight.group)
-    launch = plan_launch(kernel, m, n, columns // block_k, rows.device, tiles)
+    launch = plan_launch(kernel, rows, n, columns // block_k, tiles)
     gemm_w8_kernel[launch.grid](
         rows,
         x.scales if quantized else rows,

@@ -37,17 +37,20 @@ class Launch(NamedTuple):
     """Where K is split: what each split writes, [splits, M, N] float32."""
 
 
-def case_of(num_rows: int) -> str:
-    """Return the tile case of a row count."""
-    return next((f"m{case}" for case in CASES if num_rows <= case), "large")
+def case_of(x: torch.Tensor) -> str:
+    """Return the tile case of rows [M, K]: float32 is multiplied outside the matrix units, whose tiles do not fit."""
+    if x.dtype == torch.float32:
+        return "fp32"
+    return next((f"m{case}" for case in CASES if x.shape[0] <= case), "large")
 
 
-def plan_launch(kernel: str, m: int, n: int, num_blocks: int, device: torch.device, tiles: Tiles | None) -> Launch:
-    """Choose tiles and splits of a product [m, n] over `num_blocks` blocks of K, and make room for the parts.
+def plan_launch(kernel: str, x: torch.Tensor, n: int, num_blocks: int, tiles: Tiles | None) -> Launch:
+    """Choose tiles and splits of rows x times n columns over `num_blocks` blocks of K, and make room for the parts.
 
     `PROGRAMS` in the tiles is how many programs a multiprocessor should get; 0 = K is never split.
     """
-    chosen = dict(tiles or tiles_for(kernel, case_of(m), device))
+    m, device = x.shape[0], x.device
+    chosen = dict(tiles or tiles_for(kernel, case_of(x), device))
     wanted = chosen.pop("PROGRAMS", 0) * num_processors(device)
     columns, rows = triton.cdiv(n, chosen["BLOCK_N"]), triton.cdiv(m, chosen["BLOCK_M"])
     splits = min(num_blocks, max(1, wanted // columns))

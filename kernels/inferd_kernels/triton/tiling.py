@@ -21,7 +21,8 @@ ARCHITECTURES = (80, 89, 90, 100)
 """Compute capabilities, times ten, that have a file of their own."""
 
 Tiles = Mapping[str, int]
-"""Constants of one launch by name; `num_warps` and `num_stages` among them."""
+"""Constants of one launch by name, and options of the compiler: `num_warps`, `num_stages`, and `maxnreg`, the registers
+that a thread may have (without it the assembler rather spills a few bytes than let fewer programs run at once)."""
 Table = Mapping[str, Mapping[str, Tiles]]
 
 

@@ -101,7 +101,7 @@ def _decode(device: str, dtype: torch.dtype, width: int, sizes: Sizes, *, eight_
         attn_decode(q, kv, batch, Scores(width**-0.5), splits, (part, lse), out, rows=1, tiles=tiles)
 
     candidates = combinations(
-        TILE=(32, 64, 128), SPLIT=(256, 512, 1024), PROGRAMS=(2, 4), num_warps=(2, 4), num_stages=(2, 3, 4)
+        TILE=(32, 64, 128), SPLIT=(256, 512, 1024), PROGRAMS=(2, 4), num_warps=(2, 4, 8), num_stages=(2, 3)
     )
     return Case("attn_decode", f"hd{width}{'-8bit' if eight_bit else ''}", candidates, launch)
 

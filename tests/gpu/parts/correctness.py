@@ -18,8 +18,11 @@ from inferd_kernels.triton.gate import gate_quantized, gate_reference, gate_rows
 from inferd_kernels.triton.gemm_fp8 import gemm_fp8
 from inferd_kernels.triton.gemm_w4 import gemm_w4, gemm_w4_reference, pack_w4
 from inferd_kernels.triton.gemm_w8 import gemm_w8, gemm_w8_reference, pack_w8
+from inferd_kernels.triton.grouped_gemm import ExpertWeights
+from inferd_kernels.triton.grouped_gemm_w4 import pack_experts_w4
 from inferd_kernels.triton.kv_write import HeadNorms, RopeTables, kv_write, kv_write_reference
-from inferd_kernels.triton.moe import ExpertWeights, grouped_gemm, moe_align, moe_reference, moe_tiles
+from inferd_kernels.triton.moe import Experts, expert_product, moe_reference, moe_tiles
+from inferd_kernels.triton.moe_align import moe_align
 from inferd_kernels.triton.norm import quantize_rows_reference, rms_norm_quantized, rms_norm_reference, rms_norm_rows
 from inferd_kernels.triton.sampler import RowParams, sample, sample_reference
 from inferd_kernels.triton.split_k import Epilogue
@@ -200,33 +203,40 @@ def gemm_cases(bench: Bench, rng: random.Random) -> Iterator[Case]:
                 yield f"gemm {form} on quantized rows m{m} n{columns}", quantized, 2e-2
 
 
+def expert_weights(bench: Bench, kind: torch.dtype | str | None, experts: int, n: int, k: int) -> Experts:
+    if kind == "u4":
+        return pack_experts_w4(
+            [packed(bench, "u4_group", n, k, 32, mins=bool(experts % 2)) for _ in range(experts)], bench.device
+        )
+    values = bench.random(experts, n, k, dtype=torch.float32)
+    if kind is None:
+        return ExpertWeights(values.to(bench.dtype))
+    codes = (values * 20).round().clamp(-127, 127) if kind == torch.int8 else values
+    return ExpertWeights(codes.to(kind), torch.rand(experts, n, device=bench.device) * 0.1)
+
+
 def moe_cases(bench: Bench) -> Iterator[Case]:
     """Both products of a layer of experts: a row a token, then a row a (token, expert)."""
-    experts, top_k, n, k = bench.size(32, 5), 4, bench.size(768, 40), bench.size(1024, 72)
-    for kind in (None, *EIGHT):
+    experts, top_k, n, k = bench.size(32, 5), 4, bench.size(768, 40), bench.size(1056, 96)
+    for kind in (None, *EIGHT, "u4"):
         for tokens in (1, 33, 200) if not bench.dry else (9,):
 
-            def grouped(kind: torch.dtype | None = kind, tokens: int = tokens) -> float:
-                x, values = bench.random(tokens, k), bench.random(experts, n, k, dtype=torch.float32)
+            def grouped(kind: torch.dtype | str | None = kind, tokens: int = tokens) -> float:
+                x, weights = bench.random(tokens, k), expert_weights(bench, kind, experts, n, k)
                 picked = torch.rand(tokens, experts, device=bench.device).topk(top_k).indices.int()
-                if kind is None:
-                    weights = ExpertWeights(values.to(bench.dtype))
-                else:
-                    codes = (values * 20).round().clamp(-127, 127) if kind == torch.int8 else values
-                    weights = ExpertWeights(codes.to(kind), torch.rand(experts, n, device=bench.device) * 0.1)
                 factors = torch.rand(tokens, top_k, device=bench.device)
-                tiles = moe_tiles(tokens * top_k, experts, x.device)
+                tiles = moe_tiles(x, weights, tokens * top_k)
                 blocks = moe_align(picked, experts, tiles["BLOCK_M"])
-                options = {"num_rows": tokens * top_k, "tiles": tiles}
-                first = grouped_gemm(x, weights, blocks, top_k=top_k, **options)
+                options: dict[str, Any] = {"num_rows": tokens * top_k, "tiles": tiles}
+                first = expert_product(x, weights, blocks, top_k=top_k, **options)
                 errors = [relative(first, moe_reference(x, weights, picked, None))]
                 each = picked.flatten().unsqueeze(1)
                 rows = bench.random(tokens * top_k, k)
-                second = grouped_gemm(rows, weights, blocks, top_k=1, factors=factors, **options)
+                second = expert_product(rows, weights, blocks, top_k=1, factors=factors, **options)
                 wanted = moe_reference(rows, weights, each, factors.flatten().unsqueeze(1))
                 return max(*errors, relative(second, wanted))
 
-            yield f"moe {'plain' if kind is None else str(kind).split('.')[1]} {tokens} tokens", grouped, 1e-2
+            yield f"moe {str(kind).split('.')[-1] if kind else 'plain'} {tokens} tokens", grouped, 1e-2
 
 
 def row_cases(bench: Bench) -> Iterator[Case]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from inferd_kernels.triton.attn_prefill import Scores, attn_prefill
+from inferd_kernels.triton.attn_decode import plan_splits
+from inferd_kernels.triton.attn_prefill import Ragged, Scores, attn_prefill
 from tests.kernels.triton.interpreted.batches import PREFILL, batch, check, run_decode, run_prefill
 
 F32, F16, I8, F8 = torch.float32, torch.float16, torch.int8, torch.float8_e4m3fn
@@ -124,14 +125,42 @@ def test_verify_rows_equal_decodes() -> None:
         assert torch.equal(run_decode(q[j : j + 1], kv, one, Scores(0.2), rows=1)[0], rows[j])
 
 
-def test_lse_is_the_log_of_the_denominator() -> None:
-    q, kv, ragged = batch([5], [12])
+@pytest.mark.parametrize("eight_bit", [None, I8])
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (4, None), (None, 2.0), (4, 2.0)])
+def test_lse_is_the_log_of_the_denominator(
+    eight_bit: torch.dtype | None, window: int | None, softcap: float | None
+) -> None:
+    """Of scores as they are after scales, cap and window, sinks included."""
+    q, kv, ragged = batch([5], [12], eight_bit=eight_bit)
     lse, out = torch.full((5, 4), float("nan")), torch.empty_like(q)
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
-    attn_prefill(q, kv, ragged, Scores(0.3, sinks=sinks), out, lse=lse, tiles=PREFILL)
-    keys = kv.k.flatten(0, 1)[(ragged.block_tables[0, 0] * 16).long() + torch.arange(12)]
+    attn_prefill(q, kv, ragged, Scores(0.3, window, softcap, sinks), out, lse=lse, tiles=PREFILL)
+    slots = (ragged.block_tables[0, 0] * 16).long() + torch.arange(12)
+    keys = kv.k.flatten(0, 1)[slots].float()
+    keys = keys if kv.k_scale is None else keys * kv.k_scale.flatten(0, 1)[slots]
     scores = torch.einsum("thd,shd->ths", q, keys.repeat_interleave(2, dim=1)) * 0.3
-    seen = torch.arange(12) <= torch.arange(7, 12).unsqueeze(1)
+    scores = scores if softcap is None else softcap * (scores / softcap).tanh()
+    behind = torch.arange(7, 12).unsqueeze(1) - torch.arange(12)
+    seen = (behind >= 0) & (behind < (window or 12))
     scores = scores.masked_fill(~seen.unsqueeze(1), float("-inf"))
     want = torch.cat((scores, sinks.view(1, 4, 1).expand(5, 4, 1)), -1).logsumexp(-1)
     torch.testing.assert_close(lse, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_splits_are_counted_on_the_device(window: int | None) -> None:
+    """Aligned runs of 32 keys that some row sees; sequences without rows have none."""
+    lens, contexts = [1, 3, 0, 2, 1], [70, 64, 500, 33, 200]
+    tables = torch.zeros(5, 1, dtype=torch.int32)
+    starts = torch.tensor([0, *torch.tensor(lens).cumsum(0).tolist()], dtype=torch.int32)
+    for first, count in ((0, 5), (1, 3)):
+        ragged = Ragged(starts, torch.tensor(contexts, dtype=torch.int32), tables, first, count, 7)
+        offsets = torch.full((count + 1,), -1, dtype=torch.int32)
+        splits = plan_splits(ragged, offsets, split=32, max_context=512, window=window)
+        seen = [
+            range(max(0, contexts[b] - lens[b] - window + 1) if window else 0, contexts[b] if lens[b] else 0)
+            for b in range(first, first + count)
+        ]
+        counts = [len({key // 32 for key in keys}) for keys in seen]
+        assert offsets.tolist() == [0, *torch.tensor(counts).cumsum(0).tolist()]
+        assert splits.max_splits >= max(counts)

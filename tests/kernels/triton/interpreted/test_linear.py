@@ -51,7 +51,9 @@ WEIGHTS = {
     "channel": (weight8("i8_channel", 40, 128, 0), GpuRounded8),
     "fp8": (weight8("fp8", 40, 128, 0), GpuRounded8),
     "fp8 groups": (fp8_groups(40, 128, 64), GpuRounded8),
-    "group of 16": (weight4(40, 128, 16, mins=True), GpuDequantizedLinear),
+    "u4 tail": (weight4(40, 96, 32, mins=True), GpuPacked4),
+    "u4 groups of 16": (weight4(40, 80, 16, mins=False), GpuPacked4),
+    "groups of 8": (weight4(40, 128, 8, mins=True), GpuDequantizedLinear),
 }
 
 
@@ -61,7 +63,7 @@ def test_products_with_everything_added(name: str, added: str) -> None:
     weight, kind = WEIGHTS[name]
     kernel = gpu_kernels("cpu").choose(weight, "cpu", torch.float32)
     assert type(kernel) is kind
-    x, bias, residual = torch.randn(5, 128), torch.randn(40), torch.randn(5, 40)
+    x, bias, residual = torch.randn(5, weight.shape[1]), torch.randn(40), torch.randn(5, 40)
     rows = x
     if kernel.rounds_rows:
         quantized = quantize_rows(x, weight.planes["codes"].dtype)
