@@ -14,6 +14,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 KEY := $(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 STAMP := $(VENV)/.installed-$(KEY)
+# Other versions of Triton that a supported torch is paired with, each in a folder of its own.
+TRITONS := $(VENV)/triton-3.6.0
 
 .PHONY: help venv demo model fresh lint test test-full kernels clean
 
@@ -53,9 +55,14 @@ fresh: $(STAMP)
 test: lint model fresh
 	$(BIN)/python -m pytest -n $(JOBS)
 
-test-full: lint model fresh
+test-full: lint model fresh $(TRITONS)
 	-$(BIN)/python -m pytest -n $(JOBS) -m "full or not full" --junitxml=bench-out/full.xml
 	$(BIN)/python -m tests.full_report bench-out/full.xml > tests/FULL.md
+
+$(VENV)/triton-%: $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --target $@.part triton==$*
+	rm -rf $@
+	mv $@.part $@
 
 kernels: $(STAMP)
 	$(BIN)/python kernels/inferd_kernels/cpu/build.py

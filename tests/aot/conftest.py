@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import triton
+
+
+def pytest_report_header() -> str:
+    return f"triton {triton.__version__}"
 
 
 @pytest.fixture(autouse=True, scope="session")
