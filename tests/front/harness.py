@@ -65,7 +65,7 @@ def launch(runtime: Path, *, env: dict[str, str] | None = None, config: Any = No
         "--script",
         json.dumps(script),
         "--config",
-        json.dumps(config or {}),
+        json.dumps(_patient(config or {})),
     ]
     with log.open("a") as stderr:
         process = subprocess.Popen(
@@ -79,6 +79,11 @@ def launch(runtime: Path, *, env: dict[str, str] | None = None, config: Any = No
     line = process.stdout.readline()
     assert line.startswith("ready"), log.read_text()
     return Daemon(runtime, process, log)
+
+
+def _patient(config: dict[str, Any]) -> dict[str, Any]:
+    """`Raw` sends no pings: it must not be forgotten where a test takes long."""
+    return {**config, "daemon": {"client_timeout_s": 600.0, **config.get("daemon", {})}}
 
 
 @contextmanager
