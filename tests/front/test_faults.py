@@ -63,7 +63,7 @@ def test_all_that_a_worker_said_before_its_end_is_told_after_a_pause_of_the_fron
 
 
 def test_requests_not_yet_in_the_engine_survive_its_death() -> None:
-    with daemon(load_s=0.5) as running:
+    with daemon(load_s=0.5, config={"preload": False}) as running:
         client = running.client()
         request = client.generate("early")
         assert client.until(request, p.Progress).state == "loading"
