@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferd.config.check import check
 from inferd.config.errors import ConfigError
-from inferd.config.layers import nested
+from inferd.config.layers import COMMAND_LINE, nested
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def set_value(path: Path, key: str, value: Any) -> None:
     """Set a dotted key; the file is made when missing. Raises ConfigError and leaves it as it was."""
-    check(nested({key: value}), key)
+    check(nested({key: value}), COMMAND_LINE)
     document = _read(path)
     *tables, name = key.split(".")
     node: Any = document
