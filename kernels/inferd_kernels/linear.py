@@ -110,8 +110,8 @@ class LinearKernel(ABC):
         parts = [self.linear(x[a:b], w) for w, a, b in zip(weights, offsets, offsets[1:], strict=False)]
         return torch.cat(parts)
 
-    def prepare_rows(self, weight: Packed, *, device: str) -> Any:
-        """Copy a weight [N, K] to the device for `rows`, in the form it is stored in."""
+    def prepare_rows(self, weight: Packed, *, device: str, dtype: torch.dtype = torch.float32) -> Any:
+        """Copy a weight [N, K] to the device for `rows` of `dtype`, here in the form it is stored in."""
         planes, form = weight.planes, weight.form
         if any(plane.shape[0] != weight.shape[0] for plane in planes.values()):
             planes, form = {"weight": dequantize(weight)}, "dense"

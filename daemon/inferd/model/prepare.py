@@ -119,7 +119,8 @@ class Preparer:
     def _pack_rows(self, name: str) -> Prepared:
         weight = self.reader.packed(f"{name}.weight")
         kernel = self._choose(weight)
-        return Prepared(kernel, kernel.prepare_rows(weight, device=self.device), weight.shape[0], (weight.form,))
+        table = kernel.prepare_rows(weight, device=self.device, dtype=self.dtype)
+        return Prepared(kernel, table, weight.shape[0], (weight.form,))
 
     def _choose(self, weight: PackedWeight) -> LinearKernel:
         return self.kernels.choose(weight, self.device, self.dtype)

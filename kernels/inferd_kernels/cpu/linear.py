@@ -60,7 +60,7 @@ class CpuKernel(LinearKernel):
     def __init__(self) -> None:
         self._memory = Slabs()
 
-    def prepare_rows(self, weight: Packed, *, device: str) -> PackedMatrix:
+    def prepare_rows(self, weight: Packed, *, device: str, dtype: torch.dtype = torch.float32) -> PackedMatrix:
         return self.prepare(weight, device=device, dtype=torch.float32)
 
     def rows(self, table: PackedMatrix, ids: torch.Tensor, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:

@@ -31,7 +31,7 @@ PROMPTS = (
 ALTERNATIVES = 20
 NEAR = {"fp32": 0.05, "bf16": 0.5}
 """How much less likely, in nats, the other token may be where outputs part. In float32 what differs is the order of
-summation, and embedding rows, which a GPU keeps in bfloat16; in bfloat16 every product is rounded as well."""
+summation; in bfloat16 every product is rounded as well."""
 
 
 class Setting(NamedTuple):
