@@ -166,6 +166,11 @@ class SeqState(Msg, array_like=True, gc=False):
     reason: str = ""
 
 
+Overlap = Literal["yes", "off", "host", "room", "idle"]
+"""Whether a step was started before the outcome of this one was known, and if not, why: that is off, the host chooses
+or reports tokens of this one, the pool has no room without preempting somebody, or there was nothing else to run."""
+
+
 class StepStats(Msg, array_like=True, gc=False):
     """Gauges and increments of one step."""
 
@@ -199,6 +204,8 @@ class StepStats(Msg, array_like=True, gc=False):
     kv_bytes: float = 0.0
     emitted: int = 0
     """Output tokens of the rows that verified drafts."""
+    overlap: Overlap | None = None
+    """Of the step that this is the outcome of; None = of none."""
 
 
 class Charges(Msg, array_like=True, gc=False):

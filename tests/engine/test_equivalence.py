@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from inferd.engine.sizing import choose_depth
 from inferd_plugins.draft.ngram import NgramDraft
 from tests.engine.toy import OracleDraft, Rig, expected
 
@@ -23,7 +24,7 @@ GRID = list(
         (1, 2, 6),  # batch
         ("none", "ngram", "oracle1", "oracle3", "oracle5"),
         ("continuous", "static"),
-        (1, 2),  # depth
+        ("off", "on"),  # overlap
         (4, 9, 64),  # token budget
     )
 )
@@ -38,7 +39,8 @@ def prompts() -> list[list[int]]:
 
 
 def run_case(case: tuple) -> Rig:
-    kv, cache, chunk, blocks, batch, draft, batching, depth, budget = case
+    kv, cache, chunk, blocks, batch, draft, batching, overlap, budget = case
+    depth, _ = choose_depth(overlap, drafting=draft != "none", retains=kv != "recompute", ranks=1, queued=True)
     drafter = {"none": None, "ngram": NgramDraft()}.get(draft) if draft in ("none", "ngram") else OracleDraft()
     rig = Rig(
         kv=kv,
@@ -64,7 +66,7 @@ def run_case(case: tuple) -> Rig:
         assert len(result.logprobs) == NEW_TOKENS
         assert result.accepted <= result.drafted
     assert rig.executor.most_tokens <= budget
-    assert (rig.executor.num_followed > 0) == (depth == 2 and draft == "none" and kv != "recompute")
+    assert (rig.executor.num_followed > 0) == (depth == 2)
     assert rig.errors == {}
     assert rig.warnings == []
     rig.assert_empty()

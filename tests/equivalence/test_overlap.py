@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,30 @@ def test_a_request_that_stopped_is_computed_once_too_often_and_leaves_nothing(ll
     rig.tap.rows.clear()
     lengths = story(rig, requests(({"temperature": 2.5},) * 6))
     assert len(rig.tap.rows) == sum(len(result.ids) for result in lengths.values()) == 6 * 16
+
+
+@pytest.mark.parametrize(
+    ("overlap", "kinds", "sizes", "reasons"),
+    [
+        ("off", PLAIN, {}, {"off"}),
+        ("on", PLAIN, {}, {"yes", "idle"}),
+        ("on", HELPED[:1] + PLAIN, {}, {"yes", "host", "idle"}),
+        ("on", PLAIN, {"blocks": 11, "batch": 5, "chunk": 3}, {"yes", "room", "idle"}),
+    ],
+)
+def test_every_step_says_whether_it_overlapped_or_why_not(
+    llama: Path, overlap: str, kinds: tuple[dict[str, Any], ...], sizes: dict[str, Any], reasons: set[str]
+) -> None:
+    rig = build(llama, overlap=overlap, **{"batch": 16} | sizes)
+    seen: Counter[str | None] = Counter()
+    results = run(rig.engine, requests(kinds), on_step=lambda report: seen.update((report.stats.overlap,)))
+    assert all(result.error is None for result in results.values())
+    seen.pop(None, None)
+    assert sum(seen.values()) == rig.tap.counts["steps"]
+    assert set(seen) == reasons, seen
+    waited = seen["host"]
+    assert waited in (0, 4), "four steps give the four tokens that are told with their probabilities"
+    rig.engine.close()
 
 
 def test_an_abort_in_flight_ends_what_it_names_only(llama: Path) -> None:

@@ -69,7 +69,7 @@ def metrics() -> Metrics:
     """Metrics in which everything has happened."""
     found = Metrics()
     zero = dict.fromkeys(StepStats.__struct_fields__, 1)
-    found.step(StepStats(**(zero | {"decode_s": 0.5, "verifying": 0})), None)
+    found.step(StepStats(**(zero | {"decode_s": 0.5, "verifying": 0, "overlap": "yes"})), None)
     for reason in ("stop", "length"):
         found.finished(reason, timings(0.0, 0.1, [], 0.5), Usage(prompt_tokens=3, completion_tokens=2), 1.0)
     for name in ("ttft", "tpot", "itl", "queue", "prefill", "e2e", "verify"):

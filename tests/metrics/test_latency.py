@@ -130,7 +130,7 @@ def test_the_retry_hint_falls_with_the_rate_of_completions() -> None:
 
 def _stats(**values: int) -> StepStats:
     zero = dict.fromkeys(StepStats.__struct_fields__, 0)
-    return StepStats(**(zero | {"now": 0.0, "prefill_s": 0.1, "decode_s": 0.0} | values))
+    return StepStats(**(zero | {"now": 0.0, "prefill_s": 0.1, "decode_s": 0.0, "overlap": None} | values))
 
 
 def test_steps_with_drafts_are_timed_apart() -> None:

@@ -16,7 +16,7 @@ CEILINGS = Ceilings(read_bytes_s=1000.0, flops={"int8": 500.0})
 
 def stats(now: float, **values: float) -> StepStats:
     zero = dict.fromkeys(StepStats.__struct_fields__, 0)
-    return StepStats(**(zero | {"now": now} | values))  # pyright: ignore[reportArgumentType]
+    return StepStats(**(zero | {"now": now, "overlap": None} | values))  # pyright: ignore[reportArgumentType]
 
 
 def test_achieved_against_the_ceilings() -> None:

@@ -141,3 +141,15 @@ def test_many_requests_are_counted() -> None:
 )
 def test_units(call: str, wanted: str) -> None:
     assert call == wanted
+
+
+def test_steps_that_did_not_overlap_are_told_with_the_reason() -> None:
+    def told(steps: dict[str, int]) -> list[str]:
+        out = lines(models=(ModelStatus(name="m", state="ready", steps=steps),))
+        return [line for line in out if "overlapped" in line]
+
+    assert told({}) == told({"off": 5000}) == []
+    assert told({"yes": 1000}) == ["m: 1,000 of 1,000 steps overlapped"]
+    (line,) = told({"yes": 1500, "host": 400, "idle": 100})
+    assert line.startswith("m: 1,500 of 2,000 steps overlapped (400 waited for the host")
+    assert line.endswith("100 had nothing behind them)")

@@ -17,6 +17,12 @@ MEMORY = {
     "other": "others",
 }
 """Parts of a device's memory, in the order of the monitor's bar, and what they are called."""
+WAITED = {
+    "host": "waited for the host, which helps to choose or report tokens",
+    "room": "for room in the KV pool",
+    "idle": "had nothing behind them",
+}
+"""Why a step did not overlap with the next."""
 MAX_REQUESTS = 20
 """Rows of the request table; the rest is counted."""
 
@@ -114,12 +120,26 @@ def _model_notes(model: ModelStatus) -> Iterator[str]:
         yield clean_line(f"{name}: exactness {model.exactness}{by}")
     if threads := model.shape.get("threads"):
         yield clean_line(f"{name}: {threads} threads ({model.shape_origin.get('threads', NA)})")
+    if reserve := model.shape.get("device_reserve"):
+        why = model.shape_origin.get("device_reserve", NA)
+        yield clean_line(f"{name}: {size(reserve)} of the GPU are left to others ({why})")
     for text in (model.weights_note, f"eager: {model.eager_because}" if model.eager_because else ""):
         if text:
             yield f"{name}: {clean_line(text)}"
+    if overlapped := _overlapped(model.steps):
+        yield f"{name}: {overlapped}"
     yield from (f"{name}: {line}" for line in use_lines(model.utilisation))
     if model.restarts:
         yield f"{name}: its worker was restarted {model.restarts} time{'s' * (model.restarts > 1)}"
+
+
+def _overlapped(steps: dict[str, int]) -> str:
+    """Say how many steps overlapped, and why others did not; empty where none is meant to."""
+    total = sum(steps.values()) - steps.get("off", 0)
+    if not total:
+        return ""
+    waited = ", ".join(f"{steps[why]:,} {text}" for why, text in WAITED.items() if steps.get(why))
+    return f"{steps.get('yes', 0):,} of {total:,} steps overlapped" + (f" ({waited})" if waited else "")
 
 
 def _latency(status: StatusReply) -> list[str]:

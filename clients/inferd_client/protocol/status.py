@@ -90,6 +90,9 @@ class ModelStatus(Reply):
     utilisation: Utilisation | None = None
     stalled: bool = False
     """It gave no sign of progress for longer than is allowed."""
+    steps: dict[str, int] = {}
+    """Steps of its worker by whether the next was started before their outcome was known: yes, or why not (off, host,
+    room, idle)."""
 
 
 class Latency(Reply):

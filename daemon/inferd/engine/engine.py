@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from inferd.engine.executor import Executor
     from inferd.engine.grammars import Grammars
     from inferd.engine.scheduler import Drafts, Scheduler
-    from inferd.link import Ceilings, DeviceUse, SeqOutput, SeqState, Submit
+    from inferd.link import Ceilings, DeviceUse, Overlap, SeqOutput, SeqState, Submit
     from inferd.plugin.contracts import DraftModel
 
 STATES_EVERY_S = 1.0
@@ -54,6 +54,7 @@ class Engine:
         self.scheduler = scheduler
         self.executor = executor
         self.drafter = drafter if drafter is not None and drafter.active else None
+        assert executor.depth == 1 or (self.drafter is None and scheduler.kv.retains), "see `choose_depth`"
         self.builder = builder
         self._clock = clock
         self._vocab_size = vocab_size
@@ -61,6 +62,10 @@ class Engine:
         self._demand = demand or Demand()
         self._background = background
         self._in_flight: deque[Plan] = deque()
+        self._may_follow = False
+        """The next step may be planned before the outcome of the one submitted last is known."""
+        self._lacks_room = False
+        """The last plan was given up until the steps in flight are done."""
         self._errors: list[SeqError] = []
         self._warnings: list[str] = []
         self._next_key = 0
@@ -102,6 +107,7 @@ class Engine:
             oldest = self._in_flight.popleft()
             out = self.executor.collect()
             accepted = self.scheduler.journal.num_accepted
+            work.overlap = self._overlap
             outputs, failed = self.scheduler.commit(oldest, out)
             work.add(oldest, outputs, out.elapsed_s, self.scheduler.journal.num_accepted - accepted)
             errors += failed
@@ -120,17 +126,28 @@ class Engine:
     @property
     def _may_plan(self) -> bool:
         """True when a step may be planned now: what is in flight need not be known for it, and one more has room."""
-        if not self._in_flight:
-            return True
-        room = len(self._in_flight) < self.executor.depth
-        return room and self.drafter is None and self.scheduler.kv.retains and self._in_flight[-1].may_be_followed
+        flying = self._in_flight
+        return not flying or (self._may_follow and len(flying) < self.executor.depth)
+
+    @property
+    def _overlap(self) -> Overlap:
+        """Whether another step was started before the outcome of the oldest was asked for, and if not, why."""
+        if self.executor.depth == 1:
+            return "off"
+        if self._in_flight:
+            return "yes"
+        if not self._may_follow:
+            return "host"
+        return "room" if self._lacks_room else "idle"
 
     def _submit_next(self) -> bool:
         """Plan a step and start it; False when there is none, or none yet."""
         if not self._may_plan:
             return False
         plan = self.scheduler.schedule(self._drafts())
+        self._lacks_room = plan.lacks_room
         if plan.rows:
+            self._may_follow = self.executor.depth > 1 and plan.may_be_followed
             self.executor.submit(self.builder.build(plan))
             self.scheduler.advance(plan)
             self._in_flight.append(plan)

@@ -56,7 +56,7 @@ class Planner:
         """
         newcomer, gave_way = self._newcomer()
         if ahead and (gave_way or not self._grow_all()):
-            return Plan([], StepCounts(0, 0, 0))
+            return Plan([], StepCounts(0, 0, 0), lacks_room=True)
         if newcomer is not None:
             self._make_way(newcomer, gave_way)
         preempted: list[Sequence] = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from inferd.engine.batch import Plan, Row
     from inferd.engine.request import Sequence
     from inferd.engine.scheduler import Scheduler
-    from inferd.link import SeqOutput
+    from inferd.link import Overlap, SeqOutput
 
 
 def seq_states(scheduler: Scheduler, requests: Iterable[str]) -> list[SeqState]:
@@ -46,6 +46,7 @@ class Work:
         "drafted",
         "emitted",
         "kv_bytes",
+        "overlap",
         "prefill_flops",
         "prefill_s",
         "prefill_tokens",
@@ -59,6 +60,7 @@ class Work:
         self.prefill_tokens = self.decode_tokens = self.drafted = self.accepted = self.emitted = self.verifying = 0
         self.weight_bytes = 0
         self.charges = Charges()
+        self.overlap: Overlap | None = None
 
     def add(self, plan: Plan, outputs: list[SeqOutput], elapsed_s: float, accepted: int) -> None:
         counts = plan.counts
@@ -136,4 +138,5 @@ def step_stats(scheduler: Scheduler, work: Work, now: float) -> StepStats:
         weight_bytes=work.weight_bytes,
         kv_bytes=work.kv_bytes,
         emitted=work.emitted,
+        overlap=work.overlap,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -56,6 +56,8 @@ class Model:
     ceilings: Ceilings | None = None
     use: DeviceUse | None = None
     window: UseWindow = field(default_factory=UseWindow)
+    steps: Counter[str] = field(default_factory=Counter)
+    """By how they overlapped."""
     requests: dict[str, Request] = field(default_factory=dict)
     num_submitted: int = 0
     load_done: int = 0
@@ -164,4 +166,5 @@ class Model:
             progress_age_s=self.progress_age(now),
             utilisation=self.window.read(now, self.ceilings, card.compute_format if card else ""),
             stalled=self.stalled,
+            steps=dict(self.steps),
         )

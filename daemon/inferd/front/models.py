@@ -211,6 +211,8 @@ class Models:
             model.stalled = False
             self._metrics.step(message.stats, model.stats)
             model.stats = message.stats
+            if message.stats.overlap is not None:
+                model.steps[message.stats.overlap] += 1
             model.window.add(message.stats)
             self.listener.engine_report(model, message)
         elif isinstance(message, LoadProgress):
@@ -262,6 +264,7 @@ class Models:
             model.load_timer.cancel()
         self._ledger.release(model.name)
         model.stats, model.card, model.use, model.stalled = None, None, None, False
+        model.steps.clear()
         if state == "unloading":
             self._forget(model)
             self._answer(model.loaded, Code.MODEL_LOAD_FAILED, f"{model.name} was unloaded before it was ready")

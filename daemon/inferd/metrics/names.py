@@ -28,6 +28,7 @@ HELP = {
     "request_prompt_tokens": "Prompt lengths of requests that gave a token.",
     "request_generation_tokens": "Output lengths of the same.",
     # the engine
+    "engine_steps_total": "Steps, by whether the next was started before their outcome was known, or why not.",
     "prefill_tokens_total": "Prompt tokens computed.",
     "decode_tokens_total": "Tokens that steps gave.",
     "prefill_seconds_total": "Device time charged to prefill.",

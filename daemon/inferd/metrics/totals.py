@@ -69,6 +69,8 @@ class Metrics:
         """Add one step of an engine; `previous` is the last one of the same engine process."""
         for counter, field in _INCREMENTS:
             self.count(counter, getattr(stats, field))
+        if stats.overlap is not None:
+            self.count("engine_steps_total", overlap=stats.overlap)
         if stats.decode_s > 0:
             self.record("verify" if stats.verifying else "decode", stats.decode_s, stats.now)
             weights = weight_share(stats)
