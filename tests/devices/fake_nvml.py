@@ -26,6 +26,8 @@ class FakeGpu:
     power_mw: Any = 350_000
     energy_mj: Any = 9_000_000
     processes: Any = ((4711, 18 * GIB),)
+    display: Any = (0, 0, ())
+    """(mode, active, pids that draw)"""
     mig: Any = (0, 0)
     instances: list[FakeGpu] = field(default_factory=list)
 
@@ -87,6 +89,15 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[Any]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self._answer(gpu.processes)]
+
+    def nvmlDeviceGetDisplayMode(self, gpu: FakeGpu) -> int:
+        return self._answer(gpu.display)[0]
+
+    def nvmlDeviceGetDisplayActive(self, gpu: FakeGpu) -> int:
+        return self._answer(gpu.display)[1]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: FakeGpu) -> list[Any]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self._answer(gpu.display)[2]]
 
     def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> tuple[int, int]:
         return self._answer(gpu.mig)

@@ -26,6 +26,21 @@ def test_several_gpus() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answers", "display"),
+    [
+        ((0, 0, ()), False),
+        ((1, 0, ()), True),
+        ((0, 1, ()), True),
+        ((0, 0, (812,)), True),
+        (error("NOT_SUPPORTED"), None),
+    ],
+)
+def test_a_desktop_shows_by_its_monitor_its_memory_or_its_processes(answers: object, display: bool | None) -> None:
+    (gpu,) = reader(FakeNvml(FakeGpu(display=answers))).read().gpus
+    assert (gpu.display, gpu.problem) == (display, "")
+
+
+@pytest.mark.parametrize(
     "name", ["FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "NOT_SUPPORTED", "ARGUMENT_VERSION_MISMATCH"]
 )
 def test_an_old_driver_answers_the_older_question(name: str) -> None:

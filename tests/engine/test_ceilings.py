@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inferd.engine import ceilings
-from inferd.engine.ceilings import FILE, measure
+from inferd.engine.ceilings import FILE, fitting, measure
 from inferd.engine.worker import serve
 from inferd.link import Abort, Ceilings, DeviceUse, EngineIn, Idle, StepReport, Stop
 from tests.engine.toy import Clock, Rig
@@ -134,3 +134,9 @@ def test_what_is_known_is_sent_before_the_first_step_and_work_comes_first() -> N
     serve(link, rig.engine, rig.clock)  # pyright: ignore[reportArgumentType]
     assert isinstance(link.sent[0], Ceilings)
     assert not any(isinstance(m, Idle) for m in link.sent)
+
+
+def test_a_small_gpu_is_measured_with_less() -> None:
+    assert fitting(1 << 30, 8 << 30, lambda size: size) == 1 << 30
+    assert fitting(1 << 30, (8 << 30) - 1, lambda size: size) == 1 << 29
+    assert fitting(8192, 400 << 20, lambda width: 3 * width * width * 2) == 2048

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 from inferd.config.schema import Config, Engine
-from inferd.engine.assembly import DEVICE_RESERVE, Assembly, assemble, build_runner, measured_shape
+from inferd.engine.assembly import Assembly, assemble, build_runner, measured_shape
 from inferd.engine.batch import Batch
 from inferd.engine.profile import Free, largest_steps, measure_steps
 from inferd.engine.runner import Runner
@@ -45,6 +46,10 @@ def assembly(folder: Path, **engine: Any) -> Assembly:
     return assemble(WorkerSettings(name="m", path=str(folder), config=Config(engine=Engine(**sizes | engine))))
 
 
+def reserving(made: Assembly, reserve: int) -> Assembly:
+    return replace(made, shape=replace(made.shape, device_reserve=reserve))
+
+
 @pytest.mark.parametrize(
     "shape",
     [
@@ -57,14 +62,15 @@ def assembly(folder: Path, **engine: Any) -> Assembly:
 def test_the_largest_steps_of_a_shape_fill_it_and_run(folder: Path, shape: EngineShape) -> None:
     decoder = load(folder, context=64)
     steps = list(largest_steps(shape, 1))
-    prefill, decode = steps[:2]
+    decode, prefill = steps[0], steps[-1]
     longest = min(shape.chunk, shape.max_context)
     assert prefill.num_tokens == min(shape.token_budget, shape.max_sequences * longest)
     assert (prefill.num_seqs, decode.num_seqs, decode.num_tokens) == (shape.max_sequences,) * 3
     assert (len(steps) == 3) == (shape.max_draft > 0)
     if shape.max_draft:
-        assert steps[2].counts.verify == min(shape.max_sequences, shape.token_budget // (1 + shape.max_draft))
-        assert len(steps[2].sample_rows) == steps[2].num_tokens == (1 + shape.max_draft) * steps[2].counts.verify
+        verify = steps[1]
+        assert verify.counts.verify == min(shape.max_sequences, shape.token_budget // (1 + shape.max_draft))
+        assert len(verify.sample_rows) == verify.num_tokens == (1 + shape.max_draft) * verify.counts.verify
     for step in steps:
         assert set(step.context_lens.tolist()) == {shape.max_context}
         assert (step.positions[step.cu_seqlens[1:] - 1] == shape.max_context - 1).all()
@@ -76,30 +82,36 @@ def test_the_largest_steps_of_a_shape_fill_it_and_run(folder: Path, shape: Engin
         made.step = lambda batch: (seen.append(batch), step(batch))[1]
         return made
 
-    found = measure_steps(make, shape, 1, Device(1000, [0, 30, 70, 50]))
-    assert found == (1000, 70)
+    found = measure_steps(make, shape, 1, Device(1000, [0, 30, 50, 70] if shape.max_draft else [0, 50, 70]))
+    assert found == (1000, 70, 20), "the last step takes 20 beside the graphs of the others"
     assert len(seen) == len(steps)
 
 
 def test_the_pool_takes_what_the_weights_the_steps_and_the_reserve_leave(folder: Path) -> None:
-    made = assembly(folder)
+    reserve = 80 << 20
+    made = reserving(assembly(folder), reserve)
     block = sum(layout.bytes_per_block for layout in made.layouts)
-    reserve = int(TOTAL * DEVICE_RESERVE)
     shapes: list[EngineShape] = []
 
     def make(shape: EngineShape) -> Runner:
         shapes.append(shape)
         return build_runner(replace(made, shape=shape), 0)
 
-    enough = measured_shape(made, 1000, make, Device(TOTAL, [0, 500]))
+    enough, eager = measured_shape(made, 1000, make, Device(TOTAL, [0, 300, 500]))
+    assert eager == 200
     assert (enough.num_blocks, enough.origin["num_blocks"]) == (4 * 32, "max_sequences x max_context")
     assert shapes[0].num_blocks == 512 // 16, "the steps ran on a pool of a few blocks"
     for blocks in (100, 33, 20):
         room = Device(reserve + 500 + blocks * block + 7, [0, 500])
-        tight = measured_shape(made, 1000, make, room)
+        tight, _ = measured_shape(made, 1000, make, room)
         assert (tight.num_blocks, tight.origin["num_blocks"]) == (blocks, "measured free memory")
         assert tight.max_context == min(512, 16 * blocks)
     assert tight.origin["max_context"].startswith("memory")
+    config = made.settings.config
+    limited = structs.replace(config.engine, memory=1000 + 500 + 40 * block)
+    settings = structs.replace(made.settings, config=structs.replace(config, engine=limited))
+    asked, _ = measured_shape(replace(made, settings=settings), 1000, make, Device(TOTAL, [0, 500]))
+    assert asked.num_blocks == 40, "engine.memory bounds what a GPU would have"
 
 
 @pytest.mark.parametrize(
@@ -117,12 +129,13 @@ def test_the_pool_takes_what_the_weights_the_steps_and_the_reserve_leave(folder:
 def test_what_does_not_fit_is_refused_with_what_would(
     folder: Path, engine: dict[str, Any], blocks: int, words: tuple[str, ...]
 ) -> None:
-    made = assembly(folder, **engine)
+    made = reserving(assembly(folder, **engine), 80 << 20)
     block = sum(layout.bytes_per_block for layout in made.layouts)
-    device = Device(int(TOTAL * DEVICE_RESERVE) + 500 + blocks * block, [0, 500])
+    device = Device((80 << 20) + 500 + blocks * block, [0, 500])
     with pytest.raises(LoadError) as caught:
         measured_shape(made, 1000, lambda shape: build_runner(replace(made, shape=shape), 0), device)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+    reserved = ("80 MiB more are kept free: engine.device_reserve",)
+    assert all(word in str(caught.value) for word in words + reserved), str(caught.value)
 
 
 def test_steps_without_room_are_refused_with_what_would_help(folder: Path) -> None:

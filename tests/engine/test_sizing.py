@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from inferd.config.schema import Engine
-from inferd.engine.sizing import MemoryBudget, activation_bytes, derive_shape, weight_bytes
+from inferd.engine.sizing import MemoryBudget, activation_bytes, choose_reserve, derive_shape, weight_bytes
 from inferd.link import PROCESS_BYTES
 from inferd.load.errors import LoadError
 from inferd.plugin.types import DenseMlp, Gqa, KVGroup, KVLayout, KVPlane, LayerSpec, ModelSpec, RopeSpec, TensorMeta
@@ -78,8 +78,10 @@ def test_explicit_context_that_does_not_fit_is_refused_with_what_would():
 
 
 def test_nearly_no_room_is_refused():
-    with pytest.raises(LoadError, match="MiB are left"):
+    with pytest.raises(LoadError, match="MiB are left") as caught:
         shape(budget=MemoryBudget(PROCESS_BYTES, 60, 40))
+    assert "max_context" not in str(caught.value), "no context is short enough"
+    assert "further quantized" in str(caught.value)
 
 
 def test_host_pool_is_capped_and_a_device_pool_is_not():
@@ -109,3 +111,16 @@ def test_threads_are_those_of_the_host_unless_configured():
 
 def test_what_libraries_keep_is_taken_before_the_pool():
     assert MemoryBudget(PROCESS_BYTES + 1000, 60, 40, 100).for_kv == 800
+
+
+def test_a_desktop_keeps_more_of_its_gpu_than_a_headless_machine():
+    gib = 1 << 30
+    assert choose_reserve(3, 24 * gib, display=True) == (3, "config")
+    desktop, why = choose_reserve(0, 24 * gib, display=True)
+    assert (desktop, why) == (int(24 * gib * 0.08), "a display or graphics run on the GPU")
+    headless, why = choose_reserve(0, 141 * gib, display=False)
+    assert (headless, why) == (int(141 * gib * 0.02), "no display runs on the GPU")
+    unknown, why = choose_reserve(0, 24 * gib, display=None)
+    assert unknown == desktop
+    assert "does not say" in why
+    assert choose_reserve(0, 8 * gib, display=False)[0] == gib // 2

@@ -51,8 +51,8 @@ class TappedDecoder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._decoder, name)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = self._decoder.logits(hidden)
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        logits = self._decoder.logits(hidden, out)
         self._take(logits)
         return logits
 

@@ -29,6 +29,8 @@ site=$work/site
 export PYTHONPATH="$PWD:$PWD/clients:$PWD/kernels:$PWD/daemon:$PWD/plugins:$PWD/tui:$site${PYTHONPATH:+:$PYTHONPATH}"
 export TRITON_CACHE_DIR="$work/triton" PYTHONUNBUFFERED=1
 if [ $device = cpu ]; then export TRITON_INTERPRET=1; fi
+# Libraries of gigabytes come from a cold disk once, in the time of no part.
+if [ $device = cuda ]; then timeout 60 "$python" -c "import torch, triton; torch.cuda.init()" & fi
 if [ -d "$packed/first/wheels" ] && [ ! -e "$site/.wheels" ]; then
   "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$packed"/first/wheels/*.whl &&
     touch "$site/.wheels"
@@ -39,6 +41,7 @@ mkdir -p "$site/inferd-$version.dist-info"
 printf 'Metadata-Version: 2.1\nName: inferd\nVersion: %s\n' "$version" >"$site/inferd-$version.dist-info/METADATA"
 library=kernels/inferd_kernels/cpu/libinferd_cpu.so
 if [ ! -e $library ] && [ -e "$packed/first/libinferd_cpu.so" ]; then cp "$packed/first/libinferd_cpu.so" $library; fi
+wait
 status=0
 for limit in $limits; do
   part=${limit%%:*}

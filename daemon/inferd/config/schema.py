@@ -132,6 +132,8 @@ class Engine(Table):
     block_size: Count = 16
     kv_blocks: Size = 0
     kv_bytes: Size = 0
+    device_reserve: Size = 0
+    """Bytes of a GPU left to others; 0 = 8 percent where a display or graphics run on it, else 2, 512 MiB at least."""
     kv_format: Literal["auto", "fp32", "bf16", "fp16", "int8", "fp8"] = "auto"
     prefix_cache: bool = True
     batching: Literal["continuous", "static"] = "continuous"

@@ -106,6 +106,7 @@ class Nvml:
             temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             capability=_ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle),
             processes=_processes(nvml, handle),
+            display=_displays(nvml, handle),
             parent=parent,
             mig=mig,
             problem=memory.problem,
@@ -143,6 +144,16 @@ class _Memory(NamedTuple):
 def _processes(nvml: Any, handle: Any) -> tuple[ProcessMemory, ...] | None:
     found = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
     return None if found is None else tuple(ProcessMemory(p.pid, p.usedGpuMemory) for p in found)
+
+
+def _displays(nvml: Any, handle: Any) -> bool | None:
+    """Say whether a desktop uses a GPU: a monitor, memory for one, or a process that draws; None = none is told."""
+    found = (
+        _ask(nvml, nvml.nvmlDeviceGetDisplayMode, handle),
+        _ask(nvml, nvml.nvmlDeviceGetDisplayActive, handle),
+        _ask(nvml, nvml.nvmlDeviceGetGraphicsRunningProcesses, handle),
+    )
+    return None if all(answer is None for answer in found) else any(found)
 
 
 def _ask(nvml: Any, question: Callable[..., T], *arguments: Any) -> T | None:

@@ -37,6 +37,9 @@ class Gpu:
     capability: tuple[int, int] | None = None
     """CUDA compute capability."""
     processes: tuple[ProcessMemory, ...] | None = None
+    """Those that compute."""
+    display: bool | None = None
+    """Whether a display is connected or kept for one, or some process draws."""
     parent: str = ""
     """Of a MIG instance: UUID of the GPU."""
     mig: bool = False

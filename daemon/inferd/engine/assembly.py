@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import torch
 
+from inferd.engine.device import has_display, is_there
 from inferd.engine.profile import Free, measure_steps
 from inferd.engine.runner import Runner
 from inferd.engine.sizing import (
@@ -21,6 +22,7 @@ from inferd.engine.sizing import (
     MemoryBudget,
     activation_bytes,
     choose_depth,
+    choose_reserve,
     derive_shape,
     fit_pool,
     weight_bytes,
@@ -60,9 +62,6 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Called with (phase, done, total)."""
 
-DEVICE_RESERVE = 0.08
-"""Share of a GPU's memory left to the desktop and to allocations the sizes do not foresee."""
-
 TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -95,6 +94,8 @@ def assemble(settings: WorkerSettings) -> Assembly:
     """Choose plugins and sizes. Raises LoadError, PluginError or ValueError saying what does not fit."""
     config = settings.config
     device = choose_device(config.engine.device)
+    if device.startswith("cuda:"):
+        torch.cuda.set_device(device)  # Triton launches, and graphs are captured, on the current one
     dtype = choose_dtype(config.engine.dtype, device)
     checkpoint = open_checkpoint(Path(settings.path))
     context = _context(config.engine, checkpoint, device, dtype)
@@ -160,7 +161,7 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
     if capture and assembly.device.startswith("cpu"):
         _share_cores(assembly.shape.threads, assembly.settings.runtime)
 
-    def make(shape: EngineShape) -> Runner:
+    def make(shape: EngineShape, eager_bytes: int = 0) -> Runner:
         return Runner(
             decoder,
             resolution.attention,
@@ -172,6 +173,7 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
             placement=placement,
             capture=capture,
             triton=assembly.kernels.triton,
+            eager_bytes=eager_bytes,
         )
 
     if not assembly.device.startswith("cuda") or assembly.placement.world > 1:
@@ -179,18 +181,31 @@ def build_runner(assembly: Assembly, rank: int, progress: Progress | None = None
     if progress is not None:
         progress("measuring the largest steps", 0, 0)
     torch.cuda.empty_cache()
-    return make(measured_shape(assembly, decoder.weight_bytes, make, lambda: _free(assembly.device)))
+    return make(*measured_shape(assembly, decoder.weight_bytes, make, lambda: _free(assembly.device)))
+
+
+class Sized(NamedTuple):
+    shape: EngineShape
+    eager_bytes: int
+    """What steps that are no graphs take beside graphs."""
 
 
 def measured_shape(
     assembly: Assembly, weights: int, make: Callable[[EngineShape], Runner], memory: Callable[[], Free]
-) -> EngineShape:
+) -> Sized:
     """Return the shape with the pool that fits beside loaded weights and the largest steps. Raises LoadError."""
-    shape = assembly.shape
+    shape, limit = assembly.shape, assembly.engine.memory
     found = measure_steps(lambda blocks: make(replace(shape, num_blocks=blocks)), shape, len(assembly.layouts), memory)
-    room = found.free - int(memory().total * DEVICE_RESERVE)
-    budget = MemoryBudget(max(1, room + weights), weights, found.step, process=0, measured=True)
-    return fit_pool(shape, assembly.engine, assembly.layouts, budget, on_host=False)
+    grant = max(1, found.free - shape.device_reserve + weights)
+    budget = MemoryBudget(
+        min(grant, limit) if limit else grant,
+        weights,
+        found.step,
+        process=0,
+        measured=True,
+        reserve=shape.device_reserve,
+    )
+    return Sized(fit_pool(shape, assembly.engine, assembly.layouts, budget, on_host=False), found.eager)
 
 
 def _free(device: str) -> Free:
@@ -233,7 +248,7 @@ def why_eager(assembly: Assembly, decoder: Decoder) -> str:
     if assembly.device.startswith("cpu") and assembly.kernels.triton:
         return "Triton's interpreter records nothing"
     if not assembly.device.startswith("cpu"):
-        return "" if assembly.engine.graphs else "engine.graphs is off"
+        return why_no_triton(assembly.device) or ("" if assembly.engine.graphs else "engine.graphs is off")
     return decoder.eager_because
 
 
@@ -241,10 +256,12 @@ def choose_device(wanted: str) -> str:
     """Return the device to run on; a device that was asked for by name is never replaced."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise LoadError(f"engine.device = {wanted!r}, but torch sees no CUDA device; use `auto` or `cpu`")
-    if wanted.split(":")[0] not in ("cpu", "cuda"):
+    kind, _, number = wanted.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
         raise LoadError(f"engine.device = {wanted!r}: known are auto, cpu, cuda, cuda:N")
+    if kind == "cuda" and not is_there(wanted):
+        count = torch.cuda.device_count() or "no"
+        raise LoadError(f"engine.device = {wanted!r}, but torch sees {count} CUDA device(s); use `auto` or `cpu`")
     return wanted
 
 
@@ -303,12 +320,21 @@ def _rounds(stored: Iterable[tuple[TensorMeta, str]], kernels: LinearKernels, de
     return any(kernel.rounds_for(dtype) for form, dtype in kinds for kernel in kernels.candidates(form, device))
 
 
-def _grant(settings: WorkerSettings, device: str) -> int:
-    """Return the bytes this worker may use: the ledger speaks of the host, a GPU is asked itself."""
+class _Grant(NamedTuple):
+    """Bytes this worker may use, and those of its GPU that are left to others, with the reason."""
+
+    size: int
+    reserve: int = 0
+    why: str = "no GPU"
+
+
+def _grant(settings: WorkerSettings, device: str) -> _Grant:
+    """Return what the ledger says of the host, or what a GPU says of itself."""
     if not device.startswith("cuda"):
-        return settings.memory
+        return _Grant(settings.memory)
     free, total = torch.cuda.mem_get_info(torch.device(device))
-    return max(0, free - int(total * DEVICE_RESERVE))
+    reserve, why = choose_reserve(settings.config.engine.device_reserve, total, has_display(device))
+    return _Grant(max(1, free - reserve), reserve, why)
 
 
 def _with_forms(checkpoint: Checkpoint, resolution: Resolution) -> Iterator[tuple[TensorMeta, str]]:
@@ -333,8 +359,9 @@ def _shape(
     inner = max(layer.mlp.inner for layer in spec.layers)
     on_host = not device.startswith("cuda")
     native = bool(kernels.isa)
+    grant = _grant(settings, device)
     budget = MemoryBudget(
-        grant=engine.memory or _grant(settings, device),
+        grant=engine.memory or grant.size,
         weights=weight_bytes(stored, dtype, native=native or kernels.triton),
         activations=activation_bytes(
             engine.token_budget or DEFAULT_CHUNK,
@@ -344,6 +371,7 @@ def _shape(
             engine.max_sequences or DEFAULT_SEQUENCES,
         ),
         libraries=ONEDNN_BYTES if on_host and not native else 0,
+        reserve=grant.reserve,
     )
     shape = derive_shape(
         engine,
@@ -354,6 +382,7 @@ def _shape(
         on_host=on_host,
         cores=usable_cores(),
     )
+    shape = replace(shape, device_reserve=grant.reserve, origin={**shape.origin, "device_reserve": grant.why})
     limit = resolution.choices["attention"].spec.capabilities.max_verify
     if limit is not None and shape.max_draft > limit:
         return replace(shape, max_draft=limit, origin={**shape.origin, "max_draft": "attention plugin"})

@@ -46,6 +46,7 @@ SIZES = (
     "num_blocks",
     "max_draft",
     "depth",
+    "device_reserve",
     "threads",
 )
 
@@ -141,8 +142,8 @@ def _engine(assembly: Assembly, loaded: _Loaded) -> Engine:
         grammars=Grammars(lambda: _grammar_tokenizer(path, vocab_size)),
         demand=demand_of(assembly.spec, assembly.layouts, loaded.weight_bytes),
         background=chain(
-            loaded.executor.prepare(),
             measure(assembly.device, config.threads, (_compute_format(assembly, loaded),), _cache(assembly)),
+            loaded.executor.prepare(),  # a step that comes before captures what it needs itself
         ),
     )
 

@@ -26,8 +26,9 @@ SLICE_S = 0.05
 ROUNDS = 6
 READ_BYTES = 128 << 20
 """Read at once on a CPU, by all threads together: more than its caches hold."""
-GPU_READ_BYTES = 1 << 30
-ROWS, WIDTH, GPU_WIDTH = 256, 1024, 8192
+GPU_READ_BYTES, GPU_WIDTH = 1 << 30, 8192
+"""Halved, and the width too, until they take an eighth of what is free."""
+ROWS, WIDTH = 256, 1024
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
 
 READ = "read"
@@ -93,7 +94,7 @@ def _as_ceilings(found: dict[str, Best]) -> Ceilings:
 def _work(name: str, device: str, threads: int) -> tuple[Timed, float]:
     """Return what to time for a figure, and how much of it one call does."""
     if name == READ:
-        return _reader(device, threads), _read_bytes(device)
+        return _reader(device, threads)
     return _multiplier(device, threads, FORMATS[name])
 
 
@@ -110,28 +111,46 @@ def _best(work: Timed, amount: float) -> Iterator[float]:
 
 
 def _read_bytes(device: str) -> int:
-    return GPU_READ_BYTES if device.startswith("cuda") else READ_BYTES
+    if not device.startswith("cuda"):
+        return READ_BYTES
+    return fitting(GPU_READ_BYTES, torch.cuda.mem_get_info(device)[0], lambda size: size)
 
 
-def _reader(device: str, threads: int) -> Timed:
-    parts = [torch.ones(_read_bytes(device) // 4 // threads, device=device) for _ in range(threads)]
-    return _together(device, [lambda part=part: part.amax() for part in parts])
+def fitting(size: int, free: int, num_bytes: Callable[[int], int]) -> int:
+    """Halve a size until what it takes is an eighth of the free memory at most."""
+    while size > 1 and num_bytes(size) > free // 8:
+        size //= 2
+    return size
+
+
+def _reader(device: str, threads: int) -> tuple[Timed, float]:
+    size = _read_bytes(device)
+    parts = [torch.ones(size // 4 // threads, device=device) for _ in range(threads)]
+    return _together(device, [lambda part=part: part.amax() for part in parts]), size
 
 
 def _multiplier(device: str, threads: int, dtype: torch.dtype) -> tuple[Timed, float]:
     """Return a product of square matrices (a GPU), or of some rows with one (each thread of a CPU)."""
-    width = GPU_WIDTH if device.startswith("cuda") else WIDTH
-    rows = GPU_WIDTH if device.startswith("cuda") else ROWS
+    width, rows = WIDTH, ROWS
+    if device.startswith("cuda"):
+        free = torch.cuda.mem_get_info(device)[0]
+        width = rows = fitting(GPU_WIDTH, free, lambda width: 3 * width * width * dtype.itemsize)
     product = torch._int_mm if dtype is torch.int8 else torch.mm  # pyright: ignore[reportPrivateImportUsage]
     pairs = [
         (
-            torch.ones(rows, width, device=device).to(dtype),
-            torch.ones(width, width, device=device).to(dtype),
+            _random(rows, width, device, dtype),
+            _random(width, width, device, dtype),
         )
         for _ in range(threads)
     ]
     work = _together(device, [lambda a=a, b=b: product(a, b) for a, b in pairs])
     return work, 2.0 * threads * rows * width * width
+
+
+def _random(rows: int, columns: int, device: str, dtype: torch.dtype) -> torch.Tensor:
+    """Return numbers like those of weights: a GPU multiplies equal ones with less power, and faster."""
+    made = torch.empty(rows, columns, device=device, dtype=dtype)
+    return made.normal_() if dtype.is_floating_point else made.random_(-127, 128)
 
 
 def _together(device: str, tasks: list[Callable[[], torch.Tensor]]) -> Timed:

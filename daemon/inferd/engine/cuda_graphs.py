@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 GRAPH_SHARE = 0.5
-"""Of the memory that is free once weights and KV are placed: what graphs may take of it."""
+"""Of the memory that weights, KV and eager steps leave free: what graphs may take of it."""
 
 
 class Outputs(NamedTuple):
     """What a step leaves on the device."""
 
     hidden: torch.Tensor  # [T, hidden]
-    logits: torch.Tensor  # [R, vocab] float32
+    logits: torch.Tensor  # [R, vocab] float32; all graphs write them to the same place
     ids: torch.Tensor  # [R] int64; -1 where no logit is finite, or one is NaN or +inf
 
 
@@ -53,29 +53,39 @@ class GraphMaker(Protocol):
         ...
 
     def num_bytes(self) -> int:
-        """Bytes of device memory held by now."""
+        """Bytes of device memory in use by now, without what is only kept for later."""
         ...
 
 
 class CudaGraphMaker:
-    """Graphs of one memory pool: they run one after another, so they share their intermediate memory."""
+    """Graphs of one memory pool: they run one after another, so they share their intermediate memory.
+
+    All are captured on one stream, as cuBLAS keeps a workspace of 32 MiB for each stream that it saw.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
 
     def capture(self, run: Callable[[], Outputs]) -> Graph:
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
+        here = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
             run()  # kernels are compiled and libraries set up before anything is captured
-        torch.cuda.current_stream(self._device).wait_stream(stream)
+        here.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            outputs = run()
+        try:
+            with torch.cuda.stream(here), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                outputs = run()
+        except RuntimeError as error:
+            if isinstance(error.__context__, torch.OutOfMemoryError):
+                raise error.__context__ from None  # that the capture failed says less
+            raise
         return Graph(outputs, graph.replay)
 
     def num_bytes(self) -> int:
+        torch.cuda.empty_cache()  # as a capture does: what eager steps keep would count as given back by it
         return torch.cuda.memory_reserved(self._device)
 
 
@@ -114,6 +124,8 @@ class GraphForward:
         self._maker = maker
         self._choose_tokens = choose_tokens
         self._room = memory_limit
+        self._logits: torch.Tensor | None = None
+        """[most rows of a graph, vocab]. Where the host reads logits it does so before it starts another step."""
         self._graphs: dict[Bucket, Graph | None] = {}
         """None = could not be captured."""
 
@@ -131,7 +143,7 @@ class GraphForward:
         self._inputs.load(batch, self._choice, bucket)
         graph = self._graph(bucket) if bucket else None
         if graph is None:
-            outputs = self._run(self._inputs.inputs(batch))
+            outputs = self._run(self._inputs.inputs(batch), None)
         else:
             graph.replay()
             outputs = graph.outputs
@@ -168,7 +180,8 @@ class GraphForward:
         before = maker.num_bytes()
         self._workspace.enter(bucket.sequences * (1 + self._max_draft) + bucket.rows)
         try:
-            graph = maker.capture(lambda: self._run(inputs))
+            logits = self._graph_logits()[: bucket.tokens]
+            graph = maker.capture(lambda: self._run(inputs, logits))
             self._workspace.seal()
         except torch.OutOfMemoryError:
             graph, self._room = None, 0
@@ -177,12 +190,19 @@ class GraphForward:
         self._room -= maker.num_bytes() - before
         return graph
 
+    def _graph_logits(self) -> torch.Tensor:
+        if self._logits is None:
+            size = self._inputs.max_rows, self._decoder.spec.vocab_size
+            self._logits = torch.empty(size, dtype=torch.float32, device=self._workspace.device)
+        return self._logits
+
     @torch.inference_mode()
-    def _run(self, inputs: StepInputs) -> Outputs:
+    def _run(self, inputs: StepInputs, logits: torch.Tensor | None) -> Outputs:
+        """Run a step; its logits go to `logits` where that is given."""
         self._tokens.fill_in(inputs.token_ids)
         plan = self._backend.plan(inputs, self._workspace)
         hidden = self._decoder.forward(inputs, None, self._kv, self._backend, plan)
-        logits = self._decoder.logits(hidden.index_select(0, inputs.sample_rows))
+        logits = self._decoder.logits(hidden.index_select(0, inputs.sample_rows), logits)
         rows = len(inputs.sample_rows)
         ids, peaks = self._choose_tokens(logits, self._inputs.row_params(rows))
         ids.masked_fill_(~peaks.isfinite(), -1)
@@ -201,8 +221,9 @@ def graph_forward(
     *,
     device: str,
     graphs: bool,
+    eager_bytes: int = 0,
 ) -> GraphForward:
-    """Return the forward of a GPU, tokens chosen by the sampler kernel."""
+    """Return the forward of a GPU, tokens chosen by the sampler kernel. `eager_bytes` are left to eager steps."""
     from inferd.engine.cuda_staging import PinnedInputs
     from inferd.engine.cuda_tokens import DeviceTokens
     from inferd_kernels.triton.sampler import sample
@@ -219,5 +240,5 @@ def graph_forward(
         shape,
         maker=CudaGraphMaker(device) if graphs else None,
         choose_tokens=sample,
-        memory_limit=int(torch.cuda.mem_get_info(device)[0] * GRAPH_SHARE) if graphs else 0,
+        memory_limit=int((torch.cuda.mem_get_info(device)[0] - eager_bytes) * GRAPH_SHARE) if graphs else 0,
     )

@@ -48,7 +48,7 @@ class PinnedInputs:
             "top_p": ((sampled,), torch.float32),
             "log_min_p": ((sampled,), torch.float32),
             "keys": ((sampled, 2), torch.int32),
-            "block_tables": ((num_groups, sequences, shape.max_blocks), torch.int32),
+            "block_tables": ((num_groups, sequences, shape.max_blocks), torch.int32),  # the largest by far
         }
         size = sum(_padded(math.prod(dims) * dtype.itemsize) for dims, dtype in fields.values())
         pinned = device.startswith("cuda")
@@ -60,6 +60,10 @@ class PinnedInputs:
         self._padding_slot = sequences
         self._device = torch.zeros(size, dtype=torch.uint8, device=device)
         self._d = _split(self._device, fields)
+        tables = self._d["block_tables"]
+        self._tables_start = tables.data_ptr() - self._device.data_ptr()
+        self._table_bytes = tables[0, 0].nbytes if num_groups == 1 else 0
+        """Of a sequence, where the tables of a step's sequences lie side by side."""
 
     @property
     def max_rows(self) -> int:
@@ -92,7 +96,8 @@ class PinnedInputs:
         h["block_tables"][:, :sequences, : batch.block_tables.shape[2]] = batch.block_tables
         if rows or bucket:
             self._load_rows(h, batch, choice, end_tokens if bucket else rows)
-        self._device.copy_(self._hosts[self._turn], non_blocking=True)
+        used = self._tables_start + self._table_bytes * sequences if self._table_bytes else self.num_bytes
+        self._device[:used].copy_(self._hosts[self._turn][:used], non_blocking=True)
 
     def clear(self, bucket: Bucket) -> None:
         """Load a step of padding only. No other may be in flight."""

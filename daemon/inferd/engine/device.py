@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from inferd.devices import survey
+
 
 class DeviceMemory(NamedTuple):
     """Bytes; None on a device torch does not know them of."""
@@ -32,6 +34,12 @@ def device_memory(device: str) -> DeviceMemory:
         return DeviceMemory()
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(total, free, torch.cuda.memory_reserved(device))
+
+
+def has_display(device: str) -> bool | None:
+    """Say whether a desktop uses a GPU; None = the driver does not tell."""
+    uuid = device_uuid(device)
+    return next((gpu.display for gpu in survey().gpus.gpus if gpu.uuid == uuid), None)
 
 
 def is_there(device: str) -> bool:

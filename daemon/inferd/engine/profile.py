@@ -35,6 +35,8 @@ class Measured(NamedTuple):
     free: int
     step: int
     """What the largest steps took with buffers, workspace, libraries and the largest graphs."""
+    eager: int
+    """What of it came on top of the graphs."""
 
 
 def measure_steps(
@@ -46,8 +48,9 @@ def measure_steps(
     """
     before = least = memory().free
     try:
-        runner = make(-(-_longest(shape) // shape.block_size))
+        runner, graphs = make(-(-_longest(shape) // shape.block_size)), before
         for batch in largest_steps(shape, num_groups):
+            graphs = least
             runner.step(batch)
             least = min(least, memory().free)
     except torch.OutOfMemoryError as error:
@@ -60,18 +63,21 @@ def measure_steps(
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # or the pool would find the memory of these steps taken
-    return Measured(before, before - least)
+    return Measured(before, before - least, graphs - least)
 
 
 def largest_steps(shape: EngineShape, num_groups: int) -> Iterator[Batch]:
-    """Yield a step that takes the whole budget, the widest decode step and, with drafts, the widest verify step."""
+    """Yield the widest decode step, with drafts the widest verify step, and one that takes the whole budget.
+
+    That one is last: it is no graph, and a capture returns what eager steps keep for the next.
+    """
     sequences = shape.max_sequences
     first = min(sequences, shape.token_budget)
-    yield _step(shape, num_groups, _fill(shape.token_budget, first, _longest(shape)), "prefill")
     yield _step(shape, num_groups, [1] * first, "decode")
     if shape.max_draft:
         count = min(sequences, shape.token_budget // (1 + shape.max_draft))
         yield _step(shape, num_groups, [1 + shape.max_draft] * count, "verify")
+    yield _step(shape, num_groups, _fill(shape.token_budget, first, _longest(shape)), "prefill")
 
 
 def _longest(shape: EngineShape) -> int:

@@ -54,10 +54,11 @@ class Runner:
         placement: RankPlacement | None = None,
         capture: bool = False,
         triton: bool = False,
+        eager_bytes: int = 0,
     ) -> None:
         """With `capture` the step is recorded, or its graphs are captured; every part must be capture-safe.
 
-        `triton` runs it as on a GPU in Triton's interpreter.
+        `triton` runs it as on a GPU in Triton's interpreter. Graphs leave `eager_bytes` of a GPU to other steps.
         """
         self.decoder = decoder
         self.shape = shape
@@ -93,6 +94,7 @@ class Runner:
                 len(layouts),
                 device=device,
                 graphs=capture,
+                eager_bytes=eager_bytes,
             )
             self._queued, self._last = True, None
         elif capture:

@@ -25,6 +25,8 @@ class EngineShape:
     """Most draft tokens of one sequence in one step."""
     depth: int = 1
     """Steps in flight at once: 2 = the next one is planned and started while the device works."""
+    device_reserve: int = 0
+    """Bytes of a GPU left to others."""
     threads: int = 0
     """Threads that compute on the host; 0 = another device does."""
     buckets: tuple[int, ...] = ()

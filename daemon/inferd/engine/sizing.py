@@ -25,6 +25,8 @@ FORM_BYTES: Mapping[str, float] = {"u4_group": 0.5 + 8 / 32, "i8_group": 1 + 4 /
 STORED_BYTES: Mapping[str, float] = {"F32": 4, "F16": 2, "BF16": 2}
 HOST_POOL_BYTES = 2 << 30
 """KV pool on the host unless configured: a workstation's memory is not ours alone."""
+DISPLAY_SHARE, HEADLESS_SHARE, LEAST_RESERVE = 0.08, 0.02, 512 << 20
+"""Of a GPU's memory, left to the desktop or to nobody in particular: also for allocations that nothing foresees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class MemoryBudget:
     """Of the worker's process itself."""
     measured: bool = False
     """What is taken was measured on the device, not estimated."""
+    reserve: int = 0
+    """What the device has and the grant leaves out; for messages."""
 
     @property
     def for_kv(self) -> int | None:
@@ -68,6 +72,18 @@ def weight_bytes(tensors: Iterable[tuple[TensorMeta, str]], dtype: str, *, nativ
             total += values * DTYPE_BYTES[dtype]
             table = max(table, stored)
     return int(total + table)
+
+
+def choose_reserve(configured: int, total: int, display: bool | None) -> tuple[int, str]:
+    """Return how many of a GPU's `total` bytes others may have, and why. A `display` of None: nobody knows."""
+    if configured:
+        return configured, "config"
+    share, why = {
+        True: (DISPLAY_SHARE, "a display or graphics run on the GPU"),
+        False: (HEADLESS_SHARE, "no display runs on the GPU"),
+        None: (DISPLAY_SHARE, "the driver does not say whether a display runs on the GPU"),
+    }[display]
+    return max(LEAST_RESERVE, int(total * share)), why
 
 
 def choose_depth(overlap: str, *, drafting: bool, retains: bool, ranks: int, queued: bool) -> tuple[int, str]:
@@ -188,16 +204,23 @@ def _num_blocks(
 def _refuse_pool(blocks: int, block_bytes: int, room: int, budget: MemoryBudget) -> None:
     raise LoadError(
         f"the KV pool that is configured ({blocks} blocks) takes {blocks * block_bytes >> 20} MiB, {room >> 20} MiB "
-        f"are left of {budget.grant >> 20} MiB (weights {budget.weights >> 20}, steps {budget.activations >> 20}): set "
+        f"are left of {budget.grant >> 20} MiB ({_taken(budget, 'steps')}): set "
         f"engine.kv_blocks to {room // block_bytes} or less, or to 0 to take what fits"
     )
 
 
 def _refuse(context: int, fits: int, need: int, have: int, budget: MemoryBudget) -> None:
     mib = 1 << 20
+    shorter = f"set engine.max_context to {fits} or less, " if fits else ""
+    narrower = f"keep KV in 8 bits (engine.kv_format, on a GPU; about {2 * fits} tokens), " if fits else ""
     raise LoadError(
         f"one sequence of {context} tokens needs {need // mib} MiB of KV, {have // mib} MiB are left of "
-        f"{budget.grant // mib} MiB (weights {budget.weights // mib}, activations {budget.activations // mib}): "
-        f"set engine.max_context to {fits} or less, lower engine.max_sequences, keep KV in 8 bits (engine.kv_format, "
-        f"on a GPU; about {2 * fits} tokens), use a smaller or further quantized model, or raise daemon.memory_limit"
+        f"{budget.grant // mib} MiB ({_taken(budget, 'activations')}): "
+        f"{shorter}lower engine.max_sequences, {narrower}use a smaller or further quantized model, or "
+        f"{'lower engine.device_reserve' if budget.reserve else 'raise daemon.memory_limit'}"
     )
+
+
+def _taken(budget: MemoryBudget, steps: str) -> str:
+    reserve = f"; {budget.reserve >> 20} MiB more are kept free: engine.device_reserve" if budget.reserve else ""
+    return f"weights {budget.weights >> 20}, {steps} {budget.activations >> 20}{reserve}"

@@ -13,7 +13,7 @@ def tune_kernels(device: str, out: Path | None, on_case: Callable[[str, str], No
 
     Raises ValueError where there is nothing to tune, or the file cannot be written.
     """
-    missing = why_no_triton(device) or _no_gpu(device)
+    missing = _no_gpu(device) or why_no_triton(device)
     if missing:
         raise ValueError(missing)
     from inferd_kernels.triton.tune import gpu_seconds, table_path, tune, write
@@ -34,4 +34,4 @@ def tune_kernels(device: str, out: Path | None, on_case: Callable[[str, str], No
 def _no_gpu(device: str) -> str:
     from inferd.engine.device import is_there
 
-    return "" if is_there(device) else f"no device {device} on this machine"
+    return "" if is_there(device) or not device.startswith("cuda") else f"no device {device} on this machine"

@@ -66,9 +66,12 @@ class Decoder:
             hidden = block(hidden, inputs, kv[block.attention.layer.index], backend, plan)
         return hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return float32 logits [R, vocab] of rows of the last hidden state [R, hidden]."""
-        return self.capped(self.raw_logits(hidden))
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return float32 logits [R, vocab] of rows of the last hidden state [R, hidden]; `out` is where to put them."""
+        assert self.norm is not None
+        assert self.head is not None
+        logits = self.capped(self.head(self.norm(hidden)))
+        return logits.float() if out is None else out.copy_(logits)
 
     def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits before the soft cap: all of it can be recorded."""
@@ -78,7 +81,7 @@ class Decoder:
 
     def capped(self, logits: torch.Tensor) -> torch.Tensor:
         cap = self.spec.logit_softcap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        return logits if cap is None else torch.tanh(logits.float() / cap) * cap
 
 
 @dataclass(slots=True)

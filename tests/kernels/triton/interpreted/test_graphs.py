@@ -129,6 +129,8 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(decoder: Decoder, plain: l
     assert isinstance(forward, GraphForward)
     assert set(forward.captured) == {Bucket(1, 1), Bucket(2, 1), Bucket(4, 1), Bucket(4, 7)}
     assert (maker.captures, maker.replays) == (4, 6)
+    addresses = {graph.outputs.logits.data_ptr() for graph in forward._graphs.values() if graph is not None}
+    assert len(addresses) == 1, "a vocabulary wide, they would take most of the memory of graphs"
 
 
 def test_without_room_for_graphs_steps_run_eagerly(decoder: Decoder, plain: list[list[int]]) -> None:
