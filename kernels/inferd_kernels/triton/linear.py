@@ -29,12 +29,11 @@ class DeviceRows:
     input_format: InputFormat = "device rows"
     capture_safe = True
 
-    def prepare_rows(self, weight: Packed, *, device: str) -> Any:
-        """Return the table [V, K]; packed ones become bfloat16, since rows of them are gathered, not multiplied."""
+    def prepare_rows(self, weight: Packed, *, device: str, dtype: torch.dtype = torch.float32) -> Any:
+        """Return the table [V, K]; packed ones become `dtype`, since rows of them are gathered, not multiplied."""
         if weight.form == "dense":
             return weight.planes["weight"].view(weight.shape).to(device, copy=True)
-        narrow = torch.bfloat16 if device.startswith("cuda") else torch.float32
-        return dequantize(weight).to(device=device, dtype=narrow)
+        return dequantize(weight).to(device=device, dtype=dtype)
 
     def rows(self, table: Any, ids: torch.Tensor, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
         return embedding_rows(table, ids, dtype, scale)
@@ -109,7 +108,7 @@ class GpuPacked8(DeviceRows, LinearKernel):
     def prepare(self, weight: Packed, *, device: str, dtype: torch.dtype) -> Weight8:
         return pack_w8(weight, device)
 
-    def prepare_rows(self, weight: Packed, *, device: str) -> Weight8:
+    def prepare_rows(self, weight: Packed, *, device: str, dtype: torch.dtype = torch.float32) -> Weight8:
         return pack_w8(weight, device)
 
     def linear(
