@@ -20,6 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 SHARED_LIMIT = {80: 166912, 89: 101376, 90: 232448, 100: 232448}
 """Bytes of shared memory a program may have (CUDA programming guide, table of compute capabilities)."""
@@ -117,6 +118,8 @@ def _specialise(parameter: Any, value: Any) -> tuple[str, bool]:
     if isinstance(value, torch.Tensor):
         itemsize = value.element_size()
         return _POINTERS[value.dtype], special and aligns and (value.storage_offset() * itemsize) % 16 == 0
+    if isinstance(value, TensorDescriptor):
+        return f"tensordesc<{_POINTERS[value.base.dtype][1:]}{list(value.block_shape)}>", False
     if isinstance(value, bool):
         return "i1", False
     if isinstance(value, int):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import torch
@@ -43,6 +43,8 @@ class Launch:
     """Its main kernel must use the matrix units, and read ahead into shared memory."""
     fp8: bool = False
     """Needs fp8 types, which sm_80 lacks."""
+    tma: bool = False
+    """Reads boxes by the tensor memory accelerator, which GPUs before sm_90 lack."""
     integer: bool = False
     """Multiplies integers, for which Triton uses `mma.sync` on sm_100."""
 
@@ -84,6 +86,17 @@ def prefill(width: int, page: int = 16, scores: Scores = Scores(0.1)) -> Launch:
 
     name = f"prefill-hd{width}-page{page}{'-window' if scores.window else ''}"
     return Launch(name, run, "attn_prefill", f"hd{width}", matrix=True)
+
+
+def prefill_tma(width: int, page: int = 64) -> Launch:
+    """With the tensor memory accelerator, which no table asks for until it is measured."""
+    plain = prefill(width, page)
+
+    def run(tiles: Tiles | None) -> None:
+        assert tiles is not None
+        plain.run({**tiles, "TMA": 1})
+
+    return replace(plain, name=f"prefill-tma-hd{width}-page{page}", run=run, tma=True)
 
 
 def decode(width: int, page: int = 16, kind: torch.dtype = BF16, rows: int = 1, *, dtype: torch.dtype = BF16) -> Launch:
@@ -259,6 +272,8 @@ VARIANTS: tuple[Launch, ...] = (
     prefill_fp32(64),
     prefill_fp32(128),
     prefill(80),
+    *(prefill_tma(width) for width in (64, 128, 256)),
+    prefill_tma(128, 128),
     *(decode(width, kind=F32, rows=rows, dtype=F32) for width in (64, 128, 256) for rows in (1, 16)),
     decode(128, kind=I8, rows=16, dtype=F32),
     w4("fp32"),

@@ -38,6 +38,8 @@ def matrix_instruction(launch: Launch, cc: int) -> str:
 def check(launch: Launch, cc: int, *, stack: int = 0) -> None:
     if launch.fp8 and cc < 89:
         pytest.skip("no fp8 types before sm_89")
+    if launch.tma and cc < 90:
+        pytest.skip("no tensor memory accelerator before sm_90")
     tiles = tiles_of(launch, read(f"sm_{cc}"))
     results = [compile_call(call, cc) for call in calls_of(lambda: launch.run(tiles))]
     for result in results:
@@ -51,6 +53,7 @@ def check(launch: Launch, cc: int, *, stack: int = 0) -> None:
         assert tiles is not None
         ptx = next(r.ptx for r in results if r.name.startswith(("attn_prefill", "attn_decode", "gemm", "grouped")))
         assert matrix_instruction(launch, cc) in ptx, f"{launch.name}: no {matrix_instruction(launch, cc)}"
+        assert not launch.tma or "cp.async.bulk.tensor" in ptx, f"{launch.name}: no copies of boxes"
         assert "cp.async" in ptx or tiles["num_stages"] == 1, f"{launch.name}: no asynchronous copies"
 
 

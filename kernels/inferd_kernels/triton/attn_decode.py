@@ -168,11 +168,11 @@ def attn_decode_kernel(
             b_max = tl.where(i_nth == 0, b_sink, b_max)
             b_sum = tl.where(i_nth == 0, 1.0, b_sum)
         b_acc, b_max, b_sum = attend_span(
-            b_q, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale,
+            b_q, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale, None, None,
             p_tables + (i_first_seq + i_seq).to(tl.int64) * table_stride, i_kv_head,
             tl.maximum(i_split, i_low), tl.minimum(i_split + SPLIT, num_keys), i_first_position, num_keys - 1,
             o_positions, slot_stride, scale, cap,
-            KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_M, TILE, PAGE, WINDOW, SOFTCAP, SCALED,
+            KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_M, TILE, PAGE, WINDOW, SOFTCAP, SCALED, False,
         )  # fmt: skip
         # A row may see nothing of this split: its weight in the merge is then 2^-inf.
         b_out = b_acc / tl.where(b_sum > 0, b_sum, 1.0)[:, None]

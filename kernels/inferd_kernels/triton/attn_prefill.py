@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from inferd_kernels.reference.attention import attention, gather_blocks
 from inferd_kernels.triton.attn_span import LOG2E, attend_span, find_sequence
@@ -69,6 +70,16 @@ def constants(q: torch.Tensor, kv: KVCache, scores: Scores) -> dict[str, int]:
     }
 
 
+def boxes_of(kv: KVCache, tile: int) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
+    """Describe tiles of one head's keys and values to the tensor memory accelerator; None where pages are smaller."""
+    blocks, page, kv_heads, width = kv.k.shape
+    if page % tile or width != triton.next_power_of_2(width):
+        return None, None
+    shape = [blocks * page, kv_heads * width]
+    k, v = (TensorDescriptor(plane, shape, [plane.stride(1), 1], [tile, width]) for plane in kv[:2])
+    return k, v
+
+
 def attend_reference(q: torch.Tensor, kv: KVCache, batch: Ragged, scores: Scores) -> torch.Tensor:
     """Return what `attn_prefill` and `attn_decode` compute, [T, heads, head_dim], by plain torch."""
     out = torch.zeros_like(q)
@@ -102,6 +113,8 @@ def attn_prefill_kernel(
     p_v,
     p_k_scale,
     p_v_scale,
+    d_k,
+    d_v,
     p_sinks,
     p_out,
     p_lse,
@@ -128,6 +141,7 @@ def attn_prefill_kernel(
     SINKS: tl.constexpr,
     SCALED: tl.constexpr,
     LSE: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     GROUP: tl.constexpr = HEADS // KV_HEADS
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
@@ -165,9 +179,10 @@ def attn_prefill_kernel(
         b_max = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
         b_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     b_acc, b_max, b_sum = attend_span(
-        b_q, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale, p_tables + (i_first_seq + i_seq).to(tl.int64) * table_stride,
+        b_q, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale, d_k, d_v,
+        p_tables + (i_first_seq + i_seq).to(tl.int64) * table_stride,
         i_kv_head, i_low, i_last_position + 1, i_first_position, i_last_position, o_positions, slot_stride, scale, cap,
-        KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_M, TILE, PAGE, WINDOW, SOFTCAP, SCALED,
+        KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_M, TILE, PAGE, WINDOW, SOFTCAP, SCALED, TMA,
     )  # fmt: skip
     b_out = b_acc / b_sum[:, None]
     o_out = o_token[:, None] * out_stride + o_head[:, None] * HEAD_DIM + o_d[None, :]
@@ -189,7 +204,8 @@ def attn_prefill(
 ) -> None:
     """Write the attention of the rows of `batch` into `out`, [T, heads, head_dim] as q.
 
-    `lse` [T, heads] float32 takes the log of each softmax's denominator, sinks included.
+    `lse` [T, heads] float32 takes the log of each softmax's denominator, sinks included. `TMA` in the tiles reads
+    whole tiles by the tensor memory accelerator where pages hold them.
     """
     heads, width = q.shape[1:]
     kv_heads, group = kv.k.shape[2], heads // kv.k.shape[2]
@@ -197,6 +213,7 @@ def attn_prefill(
     case = "fp32" if q.dtype == torch.float32 else f"hd{width}"
     chosen = dict(tiles or tiles_for("attn_prefill", case, q.device))
     chosen["BLOCK_M"] = max(chosen["BLOCK_M"], triton.next_power_of_2(group))
+    boxes = boxes_of(kv, chosen["TILE"]) if chosen.pop("TMA", 0) else (None, None)
     num_items = batch.num_tokens // (chosen["BLOCK_M"] // group) + batch.num_seqs
     attn_prefill_kernel[(kv_heads, num_items)](
         q,
@@ -204,6 +221,7 @@ def attn_prefill(
         kv.v,
         kv.k_scale,
         kv.v_scale,
+        *boxes,
         scores.sinks,
         out,
         lse,
@@ -219,6 +237,7 @@ def attn_prefill(
         scores.scale * LOG2E,
         (scores.softcap or 0.0) * LOG2E,
         LSE=lse is not None,
+        TMA=boxes[0] is not None,
         **constants(q, kv, scores),
         **chosen,
     )

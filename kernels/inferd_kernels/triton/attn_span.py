@@ -4,6 +4,8 @@
 
 Online softmax in base 2 (Milakov and Gimelshein 2018; FlashAttention, Dao 2022). Tiles that every query sees
 whole take a loop without masks. A key that no query of the tile may see is never read.
+
+With TMA the tiles of that loop are copied by the tensor memory accelerator (sm_90 and newer), one box of one page each.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ def attend_tiles(
     p_v,
     p_k_scale,
     p_v_scale,
+    d_k,
+    d_v,
     p_table,
     i_kv_head,
     i_first,
@@ -62,6 +66,7 @@ def attend_tiles(
     SOFTCAP: tl.constexpr,
     SCALED: tl.constexpr,
     MASKED: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """Attend over the tiles of [i_first, i_end); keys outside [i_low, i_high) are not read."""
     o_d = tl.arange(0, BLOCK_D)
@@ -71,7 +76,11 @@ def attend_tiles(
         mask_keys = (o_keys >= i_low) & (o_keys < i_high)
         o_slots = page_slots(p_table, i_start, o_keys, mask_keys, PAGE, TILE, MASKED)
         o_rows = o_slots[:, None] * slot_stride + i_kv_head * HEAD_DIM + o_d[None, :]
-        if MASKED:
+        i_slot = 0
+        if TMA and not MASKED:
+            i_slot = tl.load(p_table + i_start // PAGE) * PAGE + i_start % PAGE
+            b_k = d_k.load([i_slot, i_kv_head * HEAD_DIM])
+        elif MASKED:
             b_k = tl.load(p_k + o_rows, mask=mask_keys[:, None] & mask_d[None, :], other=0.0)
         elif BLOCK_D == HEAD_DIM:
             b_k = tl.load(p_k + o_rows)
@@ -96,7 +105,9 @@ def attend_tiles(
         b_sum = b_sum * b_decay + tl.sum(b_p, 1)
         if SCALED:
             b_p *= tl.load(p_v_scale + o_slots * KV_HEADS + i_kv_head, mask=mask_keys, other=0.0)[None, :]
-        if MASKED:
+        if TMA and not MASKED:
+            b_v = d_v.load([i_slot, i_kv_head * HEAD_DIM])
+        elif MASKED:
             b_v = tl.load(p_v + o_rows, mask=mask_keys[:, None] & mask_d[None, :], other=0.0)
         elif BLOCK_D == HEAD_DIM:
             b_v = tl.load(p_v + o_rows)
@@ -117,6 +128,8 @@ def attend_span(
     p_v,
     p_k_scale,
     p_v_scale,
+    d_k,
+    d_v,
     p_table,
     i_kv_head,
     i_low,
@@ -136,6 +149,7 @@ def attend_span(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SCALED: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """Attend over the keys [i_low, i_high) of one sequence.
 
@@ -150,19 +164,19 @@ def attend_span(
         i_full = tl.maximum(i_full, tl.cdiv(tl.maximum(i_last_position - WINDOW + 1, 0), TILE) * TILE)
         i_full = tl.minimum(i_full, tl.cdiv(i_high, TILE) * TILE)
         b_acc, b_max, b_sum = attend_tiles(
-            b_q, b_acc, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale, p_table, i_kv_head,
-            i_begin, i_full, i_low, i_high, o_positions, slot_stride, scale, cap,
-            KV_HEADS, HEAD_DIM, BLOCK_D, TILE, PAGE, WINDOW, SOFTCAP, SCALED, True,
+            b_q, b_acc, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale, d_k, d_v, p_table,
+            i_kv_head, i_begin, i_full, i_low, i_high, o_positions, slot_stride, scale, cap,
+            KV_HEADS, HEAD_DIM, BLOCK_D, TILE, PAGE, WINDOW, SOFTCAP, SCALED, True, TMA,
         )  # fmt: skip
     b_acc, b_max, b_sum = attend_tiles(
-        b_q, b_acc, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale, p_table, i_kv_head,
-        i_full, i_full_end, i_low, i_high, o_positions, slot_stride, scale, cap,
-        KV_HEADS, HEAD_DIM, BLOCK_D, TILE, PAGE, WINDOW, SOFTCAP, SCALED, False,
+        b_q, b_acc, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale, d_k, d_v, p_table,
+        i_kv_head, i_full, i_full_end, i_low, i_high, o_positions, slot_stride, scale, cap,
+        KV_HEADS, HEAD_DIM, BLOCK_D, TILE, PAGE, WINDOW, SOFTCAP, SCALED, False, TMA,
     )  # fmt: skip
     b_acc, b_max, b_sum = attend_tiles(
-        b_q, b_acc, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale, p_table, i_kv_head,
-        tl.maximum(i_full, i_full_end), i_high, i_low, i_high, o_positions, slot_stride, scale, cap,
-        KV_HEADS, HEAD_DIM, BLOCK_D, TILE, PAGE, WINDOW, SOFTCAP, SCALED, True,
+        b_q, b_acc, b_max, b_sum, p_k, p_v, p_k_scale, p_v_scale, d_k, d_v, p_table,
+        i_kv_head, tl.maximum(i_full, i_full_end), i_high, i_low, i_high, o_positions, slot_stride, scale, cap,
+        KV_HEADS, HEAD_DIM, BLOCK_D, TILE, PAGE, WINDOW, SOFTCAP, SCALED, True, TMA,
     )  # fmt: skip
     return b_acc, b_max, b_sum
 

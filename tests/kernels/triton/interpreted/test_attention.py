@@ -90,6 +90,16 @@ def test_head_widths_of_models() -> None:
         check(run_decode(*made, Scores(0.1), rows=3), *made, Scores(0.1))
 
 
+@pytest.mark.parametrize("page", [16, 32, 8])
+def test_whole_tiles_read_as_boxes(page: int) -> None:
+    """By descriptors of the cache, where a page holds a tile; masked tiles and small pages as ever."""
+    for width, window, eight_bit in ((16, None, None), (64, 30, None), (16, None, I8)):
+        q, kv, ragged = batch([7, 33, 1], [40, 70, 50], width=width, page=page, eight_bit=eight_bit)
+        scores, out = Scores(0.3, window), torch.full_like(q, float("nan"))
+        attn_prefill(q, kv, ragged, scores, out, tiles=PREFILL | {"TMA": 1})
+        check(out, q, kv, ragged, scores)
+
+
 def test_sixteen_rows_of_a_sequence_take_several_row_tiles() -> None:
     made = batch([16, 5], [50, 5], heads=16, kv_heads=2)
     check(run_decode(*made, Scores(0.2), rows=16), *made, Scores(0.2))
