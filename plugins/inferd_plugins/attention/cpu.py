@@ -9,8 +9,8 @@ from inferd.plugin.contracts import AttentionBackend
 from inferd.plugin.types import Accept, Gqa, KVPlane, ProbeContext, Reject, Verdict
 from inferd_kernels.cpu.attention import MAX_GROUP, MAX_WIDTH, AttentionPlan, write
 from inferd_kernels.cpu.library import why_missing
-from inferd_plugins.attention.layout import float_layout, rejections
-from inferd_plugins.attention.specs import ALL_FORMATS, SCALED_FORMATS
+from inferd_plugins.attention.layout import beyond_plain_scores, layout_of, rejections, scale_planes
+from inferd_plugins.attention.specs import ALL_FORMATS
 
 if TYPE_CHECKING:
     import torch
@@ -29,14 +29,15 @@ class CpuAttention(AttentionBackend):
 
     @classmethod
     def probe(cls, context: ProbeContext) -> Verdict:
-        reasons = rejections(context, ALL_FORMATS)
+        reasons = rejections(context, ALL_FORMATS) + beyond_plain_scores(context)
         if context.device.split(":")[0] != "cpu":
             reasons.append(f"device {context.device}")
         if context.dtype != "fp32":
             reasons.append(f"computes in fp32, not {context.dtype}")
         layers = context.spec.layers if context.spec else ()
         for spec in {layer.attention for layer in layers if isinstance(layer.attention, Gqa)}:
-            reasons += _lacks(spec)
+            if spec.heads // spec.kv_heads > MAX_GROUP or spec.head_dim > MAX_WIDTH:
+                reasons.append(f"heads of width {spec.head_dim}, {spec.heads // spec.kv_heads} to a KV head")
             if context.kv_format == "bf16" and spec.head_dim % 2:
                 reasons.append(f"bf16 keys of odd width {spec.head_dim}")
         missing = why_missing()
@@ -45,12 +46,10 @@ class CpuAttention(AttentionBackend):
         return Reject(tuple(reasons)) if reasons else Accept()
 
     def kv_layout(self, group: KVGroup, format: KVFormat, block_size: int) -> KVLayout:
-        layout = float_layout("cpu", group, format, block_size, ALL_FORMATS)
+        layout = layout_of("cpu", group, format, block_size, ALL_FORMATS)
         keys, values = group.planes
         planes = (KVPlane("k_columns", keys.heads, keys.width), KVPlane("v_rows", values.heads, values.width))
-        scales = tuple(KVPlane(f"{plane.name}_scale", plane.heads, 1) for plane in planes)
-        scaled = format in SCALED_FORMATS
-        return replace(layout, group=replace(group, planes=planes), scales=scales if scaled else ())
+        return replace(layout, group=replace(group, planes=planes), scales=scale_planes(planes, format))
 
     def plan(self, inputs: StepInputs, workspace: Workspace) -> AttentionPlan:
         return AttentionPlan(inputs)
@@ -60,14 +59,3 @@ class CpuAttention(AttentionBackend):
 
     def attend(self, layer: AttentionLayer, q: torch.Tensor, kv: LayerKV, plan: Any) -> torch.Tensor:
         return plan.attend(layer, q, kv)
-
-
-def _lacks(spec: Gqa) -> list[str]:
-    lacks: list[str] = []
-    if spec.softcap is not None:
-        lacks.append("soft-capped attention scores")
-    if spec.sinks:
-        lacks.append("attention sinks")
-    if spec.heads // spec.kv_heads > MAX_GROUP or spec.head_dim > MAX_WIDTH:
-        lacks.append(f"heads of width {spec.head_dim}, {spec.heads // spec.kv_heads} to a KV head")
-    return lacks

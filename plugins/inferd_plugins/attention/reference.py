@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from inferd.plugin.contracts import AttentionBackend
 from inferd.plugin.types import Accept, Gqa, ProbeContext, Reject, Verdict
 from inferd_kernels.reference.attention import attention, gather_blocks
-from inferd_plugins.attention.layout import float_layout, rejections
+from inferd_plugins.attention.layout import layout_of, rejections
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ class ReferenceAttention(AttentionBackend):
         return Reject(tuple(reasons)) if reasons else Accept()
 
     def kv_layout(self, group: KVGroup, format: KVFormat, block_size: int) -> KVLayout:
-        return float_layout("reference", group, format, block_size)
+        return layout_of("reference", group, format, block_size)
 
     def plan(self, inputs: StepInputs, workspace: Workspace) -> StepInputs:
         return inputs

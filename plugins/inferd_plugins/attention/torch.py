@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from inferd.plugin.contracts import AttentionBackend
 from inferd.plugin.types import Accept, Gqa, ProbeContext, Reject, Verdict
-from inferd_plugins.attention.layout import float_layout, rejections
+from inferd_plugins.attention.layout import beyond_plain_scores, layout_of, rejections
 from inferd_plugins.attention.tiles import Long, Padded, Tile, cut
 
 if TYPE_CHECKING:
@@ -21,17 +21,11 @@ if TYPE_CHECKING:
 class TorchAttention(AttentionBackend):
     @classmethod
     def probe(cls, context: ProbeContext) -> Verdict:
-        reasons = rejections(context)
-        layers = context.spec.layers if context.spec else ()
-        specs = [layer.attention for layer in layers if isinstance(layer.attention, Gqa)]
-        if any(spec.softcap is not None for spec in specs):
-            reasons.append("soft-capped attention scores")
-        if any(spec.sinks for spec in specs):
-            reasons.append("attention sinks")
+        reasons = rejections(context) + beyond_plain_scores(context)
         return Reject(tuple(reasons)) if reasons else Accept()
 
     def kv_layout(self, group: KVGroup, format: KVFormat, block_size: int) -> KVLayout:
-        return float_layout("torch", group, format, block_size)
+        return layout_of("torch", group, format, block_size)
 
     def plan(self, inputs: StepInputs, workspace: Workspace) -> StepPlan:
         return StepPlan(inputs)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from inferd.plugin.contracts import AttentionBackend
-from inferd.plugin.types import Accept, Gqa, KVLayout, KVPlane, ProbeContext, Reject, Verdict
+from inferd.plugin.types import Accept, Gqa, ProbeContext, Reject, Verdict
 from inferd_kernels.available import why_no_triton
-from inferd_plugins.attention.specs import SCALED_FORMATS
+from inferd_plugins.attention.layout import layout_of
+from inferd_plugins.attention.specs import ALL_FORMATS
 
 if TYPE_CHECKING:
     import torch
 
     from inferd.plugin.contracts import Workspace
-    from inferd.plugin.types import AttentionLayer, KVFormat, KVGroup, LayerKV, Qkv, StepInputs
+    from inferd.plugin.types import AttentionLayer, KVFormat, KVGroup, KVLayout, LayerKV, Qkv, StepInputs
     from inferd_plugins.attention.triton_plan import TritonPlan
 
 MAX_WIDTH = 256
@@ -35,15 +36,12 @@ class TritonAttention(AttentionBackend):
         return Reject(tuple(dict.fromkeys(reasons))) if reasons else Accept()
 
     def kv_layout(self, group: KVGroup, format: KVFormat, block_size: int) -> KVLayout:
-        names = tuple(plane.name for plane in group.planes)
-        if names != ("k", "v"):
-            raise ValueError(f"attention triton stores planes k and v, not {', '.join(names)}")
+        layout = layout_of("triton", group, format, block_size, ALL_FORMATS)
         if block_size & (block_size - 1):
             raise ValueError(f"attention triton takes block sizes that are powers of 2, not {block_size}")
         if format == "fp8":
             _require_fp8()
-        scales = tuple(KVPlane(f"{plane.name}_scale", plane.heads, 1) for plane in group.planes)
-        return KVLayout(group, format, block_size, scales if format in SCALED_FORMATS else ())
+        return layout
 
     def plan(self, inputs: StepInputs, workspace: Workspace) -> TritonPlan:
         from inferd_plugins.attention.triton_plan import TritonPlan

@@ -10,10 +10,9 @@ from inferd.plugin.contracts import Quantizer
 from inferd.plugin.types import Accept, Form, PackedWeight, ProbeContext, Reject, TensorMeta, Verdict
 from inferd_kernels.reference import forms
 from inferd_plugins.quant.codecs import CODECS, Codec, Planes
+from inferd_plugins.quant.none import FLOATS
 
 CHUNK_VALUES = 1 << 20
-
-DENSE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class GgufQuantizer(Quantizer):
@@ -25,11 +24,11 @@ class GgufQuantizer(Quantizer):
     def probe(cls, context: ProbeContext) -> Verdict:
         if context.source != "gguf":
             return Reject(("reads GGUF files only",))
-        unknown = sorted(context.weight_types - CODECS.keys() - DENSE.keys())
+        unknown = sorted(context.weight_types - CODECS.keys() - FLOATS.keys())
         return Reject((f"cannot decode {', '.join(unknown)}",)) if unknown else Accept()
 
     def accepts(self, meta: TensorMeta) -> Form | Reject:
-        if meta.dtype in DENSE:
+        if meta.dtype in FLOATS:
             return "dense"
         codec = CODECS.get(meta.dtype)
         if codec is None:
@@ -53,7 +52,7 @@ class GgufQuantizer(Quantizer):
 
 
 def _pack_dense(meta: TensorMeta, data: torch.Tensor) -> PackedWeight:
-    dtype = DENSE[meta.dtype]
+    dtype = FLOATS[meta.dtype]
     _check_size(meta, data, prod(meta.shape) * dtype.itemsize)
     return PackedWeight("dense", meta.shape, {"weight": data.clone().view(dtype).view(meta.shape)})
 

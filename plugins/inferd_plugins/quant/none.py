@@ -8,7 +8,7 @@ from inferd.plugin.contracts import Quantizer
 from inferd.plugin.types import Accept, Form, PackedWeight, ProbeContext, Reject, TensorMeta, Verdict
 from inferd_kernels.reference import forms
 
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class NoQuantizer(Quantizer):
@@ -20,16 +20,16 @@ class NoQuantizer(Quantizer):
     def probe(cls, context: ProbeContext) -> Verdict:
         if context.source != "hf":
             return Reject(("reads safetensors only",))
-        unknown = sorted(context.weight_types - DTYPES.keys())
+        unknown = sorted(context.weight_types - FLOATS.keys())
         return Reject((f"{', '.join(unknown)} is not a plain float type",)) if unknown else Accept()
 
     def accepts(self, meta: TensorMeta) -> Form | Reject:
-        return "dense" if meta.dtype in DTYPES else Reject((f"{meta.name}: {meta.dtype} is not a plain float type",))
+        return "dense" if meta.dtype in FLOATS else Reject((f"{meta.name}: {meta.dtype} is not a plain float type",))
 
     def pack(self, meta: TensorMeta, data: torch.Tensor) -> PackedWeight:
-        if meta.dtype not in DTYPES:
+        if meta.dtype not in FLOATS:
             raise ValueError(f"{meta.name}: {meta.dtype} is not a plain float type")
-        if tuple(data.shape) != meta.shape or data.dtype != DTYPES[meta.dtype]:
+        if tuple(data.shape) != meta.shape or data.dtype != FLOATS[meta.dtype]:
             raise ValueError(
                 f"{meta.name}: expected {meta.dtype} of shape {meta.shape}, got {data.dtype} of {tuple(data.shape)}"
             )

@@ -18,8 +18,8 @@ import torch
 from inferd.plugin.contracts import Quantizer
 from inferd.plugin.types import Accept, Form, PackedWeight, ProbeContext, Reject, TensorMeta, Verdict
 from inferd_kernels.reference import forms
-from inferd_plugins.quant.gguf import DENSE, GgufQuantizer
-from inferd_plugins.quant.none import NoQuantizer
+from inferd_plugins.quant.gguf import GgufQuantizer
+from inferd_plugins.quant.none import FLOATS, NoQuantizer
 from inferd_plugins.quant.options import ChannelOptions, GroupOptions
 
 SMALLEST_GROUP = 32
@@ -42,7 +42,7 @@ class RoundToNearest(Quantizer):
 
     @classmethod
     def probe(cls, context: ProbeContext) -> Verdict:
-        packed = sorted(context.weight_types - DENSE.keys())
+        packed = sorted(context.weight_types - FLOATS.keys())
         return Reject((f"packs float weights, not {', '.join(packed)}",)) if packed else Accept()
 
     def packing(self, meta: TensorMeta) -> Packing:
@@ -50,7 +50,7 @@ class RoundToNearest(Quantizer):
         raise NotImplementedError
 
     def accepts(self, meta: TensorMeta) -> Form | Reject:
-        if meta.dtype not in DENSE:
+        if meta.dtype not in FLOATS:
             return Reject((f"{meta.name}: {meta.dtype} is not a plain float type",))
         return self.packing(meta).form if _is_matrix(meta) else "dense"
 

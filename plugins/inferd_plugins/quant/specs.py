@@ -10,6 +10,15 @@ from inferd.plugin.contracts import Capabilities, Effect, PluginSpec
 from inferd_plugins.quant.options import ChannelOptions, GroupOptions
 
 
+def _packed_effects(prefill: Literal["better", "none"]) -> tuple[Effect, ...]:
+    """Return what packed weights do where a kernel computes on their form, as those of the CPU and of GPUs do."""
+    return (
+        Effect("capacity", "weight_bytes", "better"),
+        Effect("decode", "tpot", "better"),
+        Effect("prefill", "ttft", prefill),
+    )
+
+
 def _packer(name: str, target: str, options: type[msgspec.Struct], prefill: Literal["better", "none"]) -> PluginSpec:
     """Describe packing at load. It is never chosen unless named: it changes the model."""
     return PluginSpec(
@@ -18,12 +27,7 @@ def _packer(name: str, target: str, options: type[msgspec.Struct], prefill: Lite
         target=f"inferd_plugins.quant.rtn:{target}",
         exactness="approximate",
         capabilities=Capabilities(capture_safe=True),
-        # Where a kernel computes on the packed form.
-        effects=(
-            Effect("capacity", "weight_bytes", "better"),
-            Effect("decode", "tpot", "better"),
-            Effect("prefill", "ttft", prefill),
-        ),
+        effects=_packed_effects(prefill),
         baseline="none",
         options=options,
     )
@@ -45,13 +49,7 @@ PLUGINS = (
         # Against the values that the file defines; what its maker rounded away is the file's matter.
         exactness="bit",
         capabilities=Capabilities(capture_safe=True),
-        # Memory and decode time win only where a kernel computes on the packed form.
-        effects=(
-            Effect("capacity", "checkpoint_bytes", "better"),
-            Effect("capacity", "weight_bytes", "none"),
-            Effect("decode", "tpot", "none"),
-            Effect("prefill", "ttft", "none"),
-        ),
+        effects=(Effect("capacity", "checkpoint_bytes", "better"), *_packed_effects("none")),
         baseline="none",
         priority=5,
     ),

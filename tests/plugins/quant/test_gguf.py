@@ -10,11 +10,12 @@ import torch
 from inferd.load.checkpoint import open_checkpoint
 from inferd.plugin.types import Accept, ProbeContext, Reject, TensorMeta
 from inferd_plugins.quant.codecs import CODECS
-from inferd_plugins.quant.gguf import DENSE, GgufQuantizer
+from inferd_plugins.quant.gguf import GgufQuantizer
+from inferd_plugins.quant.none import FLOATS
 from tests.smollm2 import smollm2_path
 from tests.tiny_gguf import encode
 
-TYPES = [*DENSE, *CODECS]
+TYPES = [*FLOATS, *CODECS]
 QUANTIZER = GgufQuantizer()
 
 
