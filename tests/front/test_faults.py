@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -250,7 +251,8 @@ class TestText:
             eventually(lambda: client.status().requests)
             while client.status().requests:  # a worker may be killed before it has the job
                 for pid in _children(text):
-                    os.kill(pid, KILL)
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, KILL)
                 eventually(lambda: _children(text) or not client.status().requests)
             error = client.finish(hang)
             assert (error.code, "twice" in error.message) == (p.Code.INVALID_PARAM, True)
