@@ -37,7 +37,7 @@ PARTS = {
     "attention": Part(70, rehearsals=6),
     "gemm": Part(50, rehearsals=6),
     "model": Part(140, rehearsals=4),
-    "real": Part(50),
+    "real": Part(50, workers=5),
     "monitor": Part(55),
 }
 """In the order they run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 from inferd.config.layers import load_config
@@ -25,15 +26,17 @@ def joined(packed: Path, folder: Path) -> Path:
     """
     digest = hashlib.sha256()
     target = folder / (packed / "first/model.name").read_text().strip()
-    with target.open("wb") as file:
+    own = target.with_name(f"{target.name}.{os.getpid()}")  # processes that share a part join at the same time
+    with own.open("wb") as file:
         for piece in PIECES:
             data = (packed / piece).read_bytes()
             digest.update(data)
             file.write(data)
     wanted = (packed / "first/model.sha256").read_text().strip()
     if digest.hexdigest() != wanted:
+        own.unlink()
         raise ValueError(f"the joined model has sha256 {digest.hexdigest()}, not {wanted}")
-    return target
+    return own.replace(target)
 
 
 if __name__ == "__main__":
