@@ -43,6 +43,8 @@ class Launch:
     """Its main kernel must use the matrix units, and read ahead into shared memory."""
     fp8: bool = False
     """Needs fp8 types, which sm_80 lacks."""
+    few: bool = False
+    """Its first operand has fewer rows than the 64 that the newer matrix instructions take."""
     tma: bool = False
     """Reads boxes by the tensor memory accelerator, which GPUs before sm_90 lack."""
     integer: bool = False
@@ -124,7 +126,8 @@ def decode(width: int, page: int = 16, kind: torch.dtype = BF16, rows: int = 1, 
     name = f"decode-{'fp32-' if wide else ''}hd{width}-page{page}-rows{rows}"
     name += f"-{str(kind).split('.')[1]}" if eight else ""
     case = "fp32" if wide else f"hd{width}-8bit" if eight else f"hd{width}"
-    return Launch(name, run, "attn_decode", case, matrix=not wide, fp8=kind == F8)
+    few = rows * HEADS // KV_HEADS < 64
+    return Launch(name, run, "attn_decode", case, matrix=not wide, fp8=kind == F8, few=few)
 
 
 def rows_of(case: str) -> int:

@@ -30,8 +30,8 @@ def of_launches(*launches: Launch) -> pytest.MarkDecorator:
 
 
 def matrix_instruction(launch: Launch, cc: int) -> str:
-    """Return the instruction of the main kernel: decode's few rows of queries take the older one everywhere."""
-    older = launch.kernel == "attn_decode" or (launch.integer and cc == 100)
+    """Return the instruction of the main kernel."""
+    older = launch.few or (launch.integer and cc == 100)
     return "mma.sync" if older else MATRIX[cc]
 
 
