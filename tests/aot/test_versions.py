@@ -23,6 +23,7 @@ VERSIONS = ("3.6.0", "3.7.1")
 @pytest.mark.parametrize("cc", ARCHITECTURES, ids="sm_{}".format)
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version != triton.__version__])
 def test_every_configuration_with_another_triton(version: str, cc: int) -> None:
+    """One architecture a process: Triton 3.6 converts fp8 as the first architecture of its process does."""
     folder = ROOT / f".venv/triton-{version}"
     assert (folder / "triton").is_dir(), f"no Triton {version}: make .venv/triton-{version}"
     paths = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
