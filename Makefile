@@ -60,8 +60,8 @@ test-full: lint model fresh $(TRITONS)
 	$(BIN)/python -m tests.full_report bench-out/full.xml > tests/FULL.md
 
 $(VENV)/triton-%: $(STAMP)
+	rm -rf $@ $@.part
 	$(BIN)/python -m pip install --quiet --no-deps --target $@.part triton==$*
-	rm -rf $@
 	mv $@.part $@
 
 kernels: $(STAMP)
