@@ -46,7 +46,7 @@ def only_file(cache: RepackCache) -> Path:
     return path
 
 
-def test_what_was_saved_is_mapped(cache: RepackCache, model: Path) -> None:
+def test_what_was_saved_is_found_again(cache: RepackCache, model: Path) -> None:
     assert cache.find(model, PURPOSE) is None
     cache.save_later(model, PURPOSE, matrices())
     cache.wait()

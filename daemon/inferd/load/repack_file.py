@@ -1,4 +1,4 @@
-"""One file of repacked weights: matrices in the order a kernel reads them, mapped rather than read.
+"""One file of repacked weights: matrices in the order a kernel reads them.
 
 8 bytes   magic
 8 bytes   length of the header, little endian
@@ -14,6 +14,7 @@ import hashlib
 import mmap
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 MAGIC = b"INFDRPK1"
 FIXED = 48
 ALIGNMENT = 4096
+LARGE_PAGE = 2 << 20
 MAX_HEADER = 64 << 20
 
 
@@ -88,7 +90,7 @@ def write(path: Path, key: str, matrices: Matrices) -> None:
 
 
 def read(path: Path, key: str) -> dict[str, tuple[StoredMatrix, ...]]:
-    """Map a file that was written for `key`. Raises RepackError for any other content, OSError."""
+    """Read a file that was written for `key`. Raises RepackError for any other content, OSError."""
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         if status.st_uid not in (os.geteuid(), 0):
@@ -96,10 +98,10 @@ def read(path: Path, key: str) -> dict[str, tuple[StoredMatrix, ...]]:
         header, start = _read_header(file, status.st_size)
         if header.key != key:
             raise RepackError("it was made for something else")
-        data = mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_COPY)
+        data = _on_large_pages(file, start, header.nbytes)
     found: dict[str, tuple[StoredMatrix, ...]] = {}
     for entry in header.entries:
-        found[entry.name] = (*found.get(entry.name, ()), _matrix(data, start, entry))
+        found[entry.name] = (*found.get(entry.name, ()), _matrix(data, entry))
     return found
 
 
@@ -141,10 +143,25 @@ def _read_header(file: BinaryIO, num_bytes: int) -> tuple[_Header, int]:
     return header, start
 
 
-def _matrix(data: mmap.mmap, start: int, entry: _Entry) -> StoredMatrix:
+def _on_large_pages(file: BinaryIO, start: int, num_bytes: int) -> mmap.mmap:
+    """Read what follows `start`; mapped, it would lie on the small pages of the file cache, and steps be slower."""
+    data = mmap.mmap(-1, max(1, -(-num_bytes // LARGE_PAGE)) * LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # the system has none
+            data.madvise(mmap.MADV_HUGEPAGE)
+    file.seek(start)
+    rest = memoryview(data)[:num_bytes]
+    while count := file.readinto(rest):  # pyright: ignore[reportAttributeAccessIssue]
+        rest = rest[count:]
+    if rest:
+        raise RepackError(f"it ends {len(rest)} bytes early")
+    return data
+
+
+def _matrix(data: mmap.mmap, entry: _Entry) -> StoredMatrix:
     import torch
 
-    values = torch.frombuffer(data, dtype=torch.uint8, count=entry.nbytes, offset=start + entry.offset)
+    values = torch.frombuffer(data, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset)
     if checksum(values) != entry.checksum:
         raise RepackError(f"{entry.name} is damaged")
     return StoredMatrix(entry.kernel, entry.forms, entry.rows, entry.about, values)
