@@ -27,7 +27,7 @@ def test_every_configuration_with_another_triton(version: str, cc: int) -> None:
     folder = ROOT / f".venv/triton-{version}"
     assert (folder / "triton").is_dir(), f"no Triton {version}: make .venv/triton-{version}"
     paths = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "full or not full", "-k", f"sm_{cc}"]
+    command = [sys.executable, "-m", "pytest", "-v", "-n0", "-m", "full or not full", "-k", f"sm_{cc}"]
     done = subprocess.run(
         [*command, str(ROOT / "tests/aot/test_compile.py")],
         cwd=ROOT,
@@ -36,4 +36,5 @@ def test_every_configuration_with_another_triton(version: str, cc: int) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert f"triton {version}" in done.stdout
     assert " passed" in done.stdout
