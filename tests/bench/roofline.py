@@ -17,17 +17,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from inferd.engine.workspace import BucketWorkspace
 from inferd.plugin.types import AttentionLayer, Gqa, KVGroup, KVPlane, PackedWeight, Qkv, StepCounts, StepInputs
 from inferd_kernels.cpu.library import load
-from inferd_kernels.cpu.linear import CpuDenseLinear, CpuKernel, CpuPackedLinear, PackedMatrix
+from inferd_kernels.cpu.linear import CpuBf16Linear, CpuDenseLinear, CpuKernel, CpuPackedLinear, PackedMatrix
 from inferd_kernels.cpu.pages import Slabs, large_pages
 from inferd_kernels.cpu.program import Program, launch
-from inferd_kernels.cpu.rows import MIXED, norm_rows, silu_rows
+from inferd_kernels.cpu.rows import MIXED, norm_bf16, norm_plain, norm_rows, silu_rows
 from inferd_kernels.cpu.structs import ProbeArgs
 from inferd_plugins.attention.cpu import CpuAttention
 
@@ -127,24 +127,39 @@ def random_weight(kind: str, n: int, k: int) -> PackedWeight:
     return PackedWeight("i8_group", (n, k), {"codes": codes, "scales": scales}, group=32)
 
 
+def rows_for(kernel: CpuKernel, x: torch.Tensor) -> Any:
+    """Norm rows [T, K] and make what the kernel multiplies of them."""
+    weight = torch.ones(x.shape[1])
+    if kernel.input_format == "mixed rows":
+        return norm_rows(x, weight, 1e-5, fine=MIXED)
+    return (norm_bf16 if kernel.input_format == "bf16 rows" else norm_plain)(x, weight, 1e-5)
+
+
 def linears(machine: Machine, kind: str, rows: tuple[int, ...]) -> Iterator[Result]:
-    """Each matrix of a layer, as many copies of it as the caches do not hold."""
-    kernel: CpuKernel = CpuDenseLinear() if kind == "bf16" else CpuPackedLinear()
+    """Each matrix of a layer, as many copies of it as the caches do not hold, by the kernel that engines choose."""
+    floats = CpuBf16Linear() if load().multiplies_bf16 else CpuDenseLinear()
+    kernel: CpuKernel = floats if kind == "bf16" else CpuPackedLinear()
+    peaks: dict[str, Peak] = {"bf16 rows": "pairs", "native rows": "floats"}
     for name, (n, k) in MATRICES.items():
         first = kernel.prepare(random_weight(kind, n, k), device="cpu", dtype=torch.float32)
         memory = Slabs()
         copies = [first, *(_copy(first, memory) for _ in range(SWEEP_BYTES // first.nbytes))]
         for count in rows:
-            x = torch.randn(count, k)
-            made = x if kind == "bf16" else norm_rows(x, torch.ones(k), 1e-5, fine=MIXED)
+            made = rows_for(kernel, torch.randn(count, k))
             some = copies[: max(2, len(copies) * 8 // max(8, count))]
             program = Program()
             with program.record():
                 for weight in some:
                     kernel.linear(made, weight)
             seconds = replay(program, count) / len(some)
-            peak: Peak = "floats" if kind == "bf16" else "codes"
-            yield judge(machine, f"{kind} {name} x{count}", seconds, first.nbytes, count * n * k, peak)
+            yield judge(
+                machine,
+                f"{kind} {name} x{count}",
+                seconds,
+                first.nbytes,
+                count * n * k,
+                peaks.get(kernel.input_format, "codes"),
+            )
 
 
 def _copy(weight: PackedMatrix, memory: Slabs) -> PackedMatrix:
@@ -234,7 +249,7 @@ def measure(machine: Machine, *, quick: bool) -> Iterator[Result]:
     if quick:
         return
     yield from linears(machine, "i8", (1, 8, 512))
-    yield from linears(machine, "bf16", (1, 32))
+    yield from linears(machine, "bf16", (1, 8, 32))
     for format in ("fp32", "bf16"):
         for queries, context, sequences in ((512, 512, 1), (512, 2048, 1), (1, 2048, 1), (1, 2048, 8), (1, 256, 32)):
             yield attention(machine, format, queries, context, sequences)

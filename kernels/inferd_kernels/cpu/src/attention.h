@@ -29,6 +29,7 @@ struct scan { /* rows that share the keys of one KV head */
     int64_t low, high;              /* keys that any row sees */
     int64_t first_position, group;  /* row r stands at first_position + r / group */
     const float *q[128];
+    struct reach *reach;
     float *scores, *keys, *values;
     uint16_t *pairs, *weights;          /* queries and weights in bf16, where those are multiplied */
     float *top, *total, *sums;          /* of the span: [count], [count, 16 lanes] then [count], [count, padded] */
@@ -39,6 +40,8 @@ struct scan { /* rows that share the keys of one KV head */
 INLINE int64_t sees_from(const struct attend_args *a, int64_t position) {
     return a->window && position >= a->window ? position - a->window + 1 : 0;
 }
+
+#include "pieces.h"
 
 INLINE float exp2_one(float x) {
     float lanes[16];
@@ -241,16 +244,8 @@ static void weigh_rows(struct scan *s, struct tile_view t, int64_t row, int64_t 
 
 /* Ask for keys ahead of their use: blocks lie apart, where no hardware prefetcher looks. */
 INLINE void prefetch_keys(const struct scan *s, int64_t start, int64_t end, int64_t most) {
-    const struct attend_args *a = s->a;
-    const int64_t bytes = a->number == NUMBER_F32 ? 4 : ONE_BYTE(a->number) ? 1 : 2, pair = a->number == NUMBER_BF16 ? 2 : 1;
-    if (a->block_size % 16) return;
-    for (int64_t key = start; key < end && key < start + most; key += 16) {
-        const int64_t plane = plane_of(s, key), offset = key % a->block_size;
-        const char *k = (const char *)a->k_cache + (plane + offset * pair) * bytes;
-        const char *v = (const char *)a->v_cache + (plane + offset * a->width) * bytes;
-        for (int64_t d = 0; d < a->width; d += pair) __builtin_prefetch(k + d * a->block_size * bytes);
-        for (int64_t i = 0; i < 16 * a->width * bytes; i += 64) __builtin_prefetch(v + i);
-    }
+    const int64_t left = end - (start - most);
+    reach_on(s->reach, left < most ? left : most);
 }
 
 #include "attention_bf16.h"
@@ -333,47 +328,8 @@ static void lay_out(struct scan *s, struct worker *worker) {
 #endif
 }
 
-/* What `plan` leaves for a sequence: its first piece, and where its partial results go (-1: not split). */
-static int64_t spans_from(const struct attend_args *a, int64_t b) {
-    int64_t length = a->cu_seqlens[b + 1] - a->cu_seqlens[b];
-    return sees_from(a, a->context_lens[b] - length) / SPAN;
-}
-
 /* Floats that a row of a split query leaves: top and total, 14 unused, sums. */
 INLINE int64_t partial_record(const struct attend_args *a) { return (a->width + 31) / 32 * 32 + 16; }
-
-static int64_t block_positions(const struct attend_args *a) {
-    int64_t group = a->heads / a->kv_heads;
-    return group < BLOCK_ROWS ? BLOCK_ROWS / group : 1;
-}
-
-static int32_t plan_chunks(const void *args, int32_t threads) {
-    (void)args, (void)threads;
-    return 1;
-}
-
-static void plan_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
-    const struct attend_args *a = args;
-    (void)chunk, (void)chunks, (void)worker;
-    const int64_t sequences = *a->sequences, group = a->heads / a->kv_heads;
-    int32_t *base = a->task_base, *partial = a->task_base + sequences + 1;
-    int64_t used = 0;
-    base[0] = 0;
-    for (int64_t b = 0; b < sequences; b++) {
-        int64_t length = a->cu_seqlens[b + 1] - a->cu_seqlens[b];
-        int64_t spans = length ? (a->context_lens[b] - 1) / SPAN + 1 - spans_from(a, b) : 0;
-        int split = length * group <= SHORT_ROWS && spans > 1 && used + spans * a->kv_heads <= a->partial_tasks;
-        partial[b] = split ? (int32_t)used : -1;
-        if (split) used += spans * a->kv_heads;
-        base[b + 1] = base[b] + (int32_t)(split ? spans : (length + block_positions(a) - 1) / block_positions(a));
-    }
-}
-
-static int32_t attend_chunks(const void *args, int32_t threads) {
-    const struct attend_args *a = args;
-    (void)threads;
-    return a->task_base[*a->sequences] * a->kv_heads;
-}
 
 static void merge_spans(struct scan *s, int64_t first_row, const float *partial, int64_t spans, int64_t step) {
     const int64_t record = partial_record(s->a);
@@ -414,28 +370,25 @@ static void attend_rows(struct scan *s, int64_t first_row) {
     for (int64_t r = 0; r < s->count; r++) put_row(s, out_row(s, first_row, r), s->all_total[r], s->all_sums + r * s->padded);
 }
 
-static void attend_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
-    const struct attend_args *a = args;
-    (void)chunks;
-    const int64_t sequences = *a->sequences, piece = chunk / a->kv_heads;
-    int64_t b = 0, above = sequences;
-    while (above - b > 1) {
-        int64_t middle = (b + above) / 2;
-        if (a->task_base[middle] <= piece) b = middle;
-        else above = middle;
-    }
-    const int64_t unit = piece - a->task_base[b], length = a->cu_seqlens[b + 1] - a->cu_seqlens[b];
-    const int split = a->task_base[sequences + 1 + b] >= 0;
-    const int64_t before = a->context_lens[b] - length, group = a->heads / a->kv_heads, run = block_positions(a);
-    const int64_t start = split ? 0 : unit * run, count = split ? length : length - start < run ? length - start : run;
-    struct scan s = {.a = a, .table = a->block_tables + b * a->table_stride, .kv_head = chunk % a->kv_heads};
-    s.group = group, s.count = count * group;
-    s.first_position = before + start;
-    s.low = sees_from(a, s.first_position), s.high = s.first_position + count;
-    const int64_t first_row = a->cu_seqlens[b] + start;
+static void attend_piece(const struct attend_args *a, int64_t index, struct reach *reach, struct worker *worker) {
+    const struct piece p = piece_at(a, index);
+    const int64_t b = p.sequence, group = a->heads / a->kv_heads, first_row = a->cu_seqlens[b] + p.start;
+    struct scan s = {.a = a, .table = a->block_tables + b * a->table_stride, .kv_head = p.kv_head, .reach = reach};
+    s.group = group, s.count = p.count * group;
+    s.first_position = p.first_position, s.low = p.low, s.high = p.high;
     for (int64_t r = 0; r < s.count; r++)
         s.q[r] = a->q + ((first_row + r / group) * a->heads + s.kv_head * group + r % group) * a->width;
     lay_out(&s, worker);
-    if (split) attend_span(&s, b, first_row, unit, a->task_base[b + 1] - a->task_base[b]);
+    if (p.split) attend_span(&s, b, first_row, p.unit, a->task_base[b + 1] - a->task_base[b]);
     else attend_rows(&s, first_row);
+}
+
+static void attend_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
+    const struct attend_args *a = args;
+    const int64_t pieces = (int64_t)a->task_base[*a->sequences] * a->kv_heads, end = pieces * (chunk + 1) / chunks;
+    struct reach reach = {.a = a, .piece = -1, .end = end};
+    for (int64_t index = pieces * chunk / chunks; index < end; index++) {
+        if (reach.piece < index) reach_piece(&reach, index), reach_on(&reach, KEYS_AHEAD);
+        attend_piece(a, index, &reach, worker);
+    }
 }

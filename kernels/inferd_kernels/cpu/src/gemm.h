@@ -44,12 +44,10 @@ INLINE void finish(const struct gemm_args *a, int64_t row, int32_t block, vf sum
     store_tail(a->y + row * a->y_stride + column, sum, left);
 }
 
-/* Products of one group (or half of it) of R rows and C blocks, exact. Codes of a row are `row_bytes` from the next's. */
+/* Add the products of one group (or half of it) of R rows and C blocks, exact. Codes of a row are `row_bytes` from the next's. */
 INLINE void dot_group(const uint8_t *const *w, const int8_t *codes, int64_t row_bytes, int h, vi (*dot)[WIDE], const int R,
                       const int C, const int BITS, const int HALVES) {
     const int vectors = (BITS == 4 ? 4 : 8) / HALVES;
-    for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) dot[r][c] = vi_set(0);
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
         const int j = h * vectors + v;
@@ -89,13 +87,14 @@ INLINE void tile_group(const struct gemm_args *a, const uint8_t *const *w, const
 #pragma GCC unroll 2
     for (int h = 0; h < HALVES; h++) {
         vi dot[FEW_ROWS][WIDE];
-        dot_group(w, fine ? fine : x->codes, row_bytes, h, dot, R, C, BITS, HALVES);
+        for (int r = 0; r < R; r++)
+            for (int c = 0; c < C; c++) dot[r][c] = vi_set(0);
         if (a->zero)
             for (int r = 0; r < R; r++) {
                 const int16_t *half = fine ? ROW(r)->fine_half : ROW(r)->half;
-                vi shift = vi_set(-a->zero * (HALVES == 2 ? half[h] : half[0] + half[1]));
-                for (int c = 0; c < C; c++) dot[r][c] = vi_add(dot[r][c], shift);
+                for (int c = 0; c < C; c++) dot[r][c] = vi_set(-a->zero * (HALVES == 2 ? half[h] : half[0] + half[1]));
             }
+        dot_group(w, fine ? fine : x->codes, row_bytes, h, dot, R, C, BITS, HALVES);
         vf scale[WIDE];
         group_numbers(w, BITS * 64 + h * size, a->number, scale, C);
         for (int r = 0; r < R; r++) {
@@ -133,11 +132,12 @@ INLINE void prefetch_output(const struct gemm_args *a, int64_t row, int32_t bloc
         for (int c = 0; c < C; c++) __builtin_prefetch(a->y + (row + r) * a->y_stride + (block + c) * 16, 1);
 }
 
-/* Bytes from a tile's weights to those it asks for. One or two rows leave that to the hardware, which is better at it; more
- * keep it from running far enough ahead. Of the tiles that share wide blocks, the first asks for the next blocks. */
-INLINE int64_t bytes_ahead(const struct gemm_args *a, int64_t row, const int R, const int C) {
+/* Bytes from a tile's weights to those it asks for, for the second-level cache: the first waits for too few lines at a time,
+ * and wide blocks fill it. One or two rows leave that to the hardware, which is better at it; more keep it from running far
+ * enough ahead. Of the tiles that share wide blocks, the first asks for the next blocks. */
+INLINE int64_t bytes_ahead(int64_t block_bytes, int64_t row, const int R, const int C) {
     if (R <= 2 || row % ROWS_AT_ONCE) return 0;
-    return C == 1 ? 2560 : C * a->groups * group_bytes(a);
+    return C == 1 ? 8192 : C * block_bytes;
 }
 
 /* All groups in order; then, row by row, the fine codes. */
@@ -151,10 +151,10 @@ INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t ro
     vf sum[FEW_ROWS][WIDE];
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++) sum[r][c] = vf_zero();
-    const int64_t ahead = bytes_ahead(a, row, R, C);
+    const int64_t ahead = bytes_ahead(groups * stride, row, R, C);
     for (int64_t g = 0; g < groups; g++) {
         for (int64_t line = 0; ahead && line < stride; line += 64)
-            for (int c = 0; c < C; c++) __builtin_prefetch(w[c] + ahead + line);
+            for (int c = 0; c < C; c++) PREFETCH_SECOND(w[c] + ahead + line);
         tile_group(a, w, first + g, row_bytes, NULL, sum, R, C, BITS, HALVES);
         for (int c = 0; c < C; c++) w[c] += stride;
     }

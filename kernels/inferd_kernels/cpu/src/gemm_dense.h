@@ -45,7 +45,9 @@ INLINE void tile_pairs(const struct gemm_args *a, const uint16_t *x, int64_t row
     vf sum[FEW_ROWS][WIDE];
     for (int r = 0; r < R; r++)
         for (int c = 0; c < C; c++) sum[r][c] = vf_zero();
+    const int64_t ahead = bytes_ahead(stride, row, R, C);
     for (int64_t d = 0; d < pairs; d++) {
+        for (int c = 0; ahead && c < C; c++) PREFETCH_SECOND(w + c * stride + d * 64 + ahead);
         vp weights[WIDE];
         for (int c = 0; c < C; c++) weights[c] = vp_load(w + c * stride + d * 64);
         for (int r = 0; r < R; r++) {

@@ -13,6 +13,7 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#define PREFETCH_SECOND(p) __builtin_prefetch(p, 0, 2) /* into the second-level cache */
 
 INLINE float f32_of_bits(uint32_t bits) {
     float f;
