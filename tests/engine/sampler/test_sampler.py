@@ -190,6 +190,11 @@ class TestPenalties:
             enter(sampler, 1, Row(self.LOGITS, SamplingParams(temperature=0), prompt=[0, 2]))
             assert sampler.sample(logits, plain_rows([1], [2])).ids == [0]
             sampler.leave(1)
+            enter(sampler, 1, Row(self.LOGITS, SamplingParams(temperature=0, repetition_penalty=9.0), prompt=[1]))
+            assert sampler.sample(logits, plain_rows([1], [1])).ids == [0], (
+                "tokens of the sequence before are not its own"
+            )
+            sampler.leave(1)
 
 
 class TestMinTokens:
