@@ -7,9 +7,11 @@ import threading
 from ctypes import CFUNCTYPE, Structure, c_int32, c_void_p
 
 import pytest
+import torch
 
 from inferd_kernels.cpu.library import Library, Reads
 from inferd_kernels.cpu.program import Program, launch
+from inferd_kernels.cpu.rows import norm_plain
 
 CHUNKS = CFUNCTYPE(c_int32, c_void_p, c_int32)
 RUN = CFUNCTYPE(None, c_void_p, c_int32, c_int32, c_void_p)
@@ -73,3 +75,18 @@ def test_pieces_run_side_by_side(library: Library) -> None:
     for _ in range(20):
         program.run(tokens=1, sequences=1, sampled=1)
     assert not both.broken
+
+
+def test_the_end_of_a_program_is_never_missed(library: Library) -> None:
+    """Short programs by the thousand: whoever is late at the end of one must see it, and not wait for the next."""
+    library.set_threads(2)
+    x, weight, program = torch.randn(4, 64), torch.ones(64), Program()
+    with program.record():
+        for _ in range(3):
+            norm_plain(x, weight, 1e-5)
+    runner = threading.Thread(
+        target=lambda: [program.run(tokens=4, sequences=1, sampled=1) for _ in range(100_000)], daemon=True
+    )
+    runner.start()
+    runner.join(60)
+    assert not runner.is_alive()

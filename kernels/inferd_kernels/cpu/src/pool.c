@@ -168,8 +168,9 @@ static void work(struct worker *worker) {
     const int32_t own = (int32_t)(worker - pool.workers);
     struct ahead ahead = {NULL, NULL};
     const char *last = NULL;
-    while (atomic_load_explicit(&pool.shares[own].pieces, memory_order_acquire) < CLOSED) {
-        const uint32_t turn = atomic_load(&pool.turn);
+    for (;;) {
+        const uint32_t turn = atomic_load(&pool.turn); /* first: what is closed after this changes it */
+        if (atomic_load_explicit(&pool.shares[own].pieces, memory_order_acquire) >= CLOSED) return;
         int32_t count = run_share(worker, own);
         for (int32_t i = 1; i < pool.started; i++) count += run_share(worker, (own + i) % pool.started);
         if (count) {
