@@ -80,7 +80,7 @@ def test_a_model_that_cannot_be_served_ends_the_command_with_the_reason(
     assert ran.code == Exit.FAILURE
     reason = ran.err.splitlines()[-1]
     assert reason.startswith("inferd: cannot serve tiny: one sequence of 64 tokens needs")
-    assert "set engine.max_context" in reason
+    assert "lower engine.max_sequences" in reason
     assert "inferd config show --origin" in reason
     assert not (tool.runtime / "control.sock").exists()
 

@@ -21,6 +21,7 @@ from tests.e2e.harness import (
     Served,
     all_free,
     anonymous_bytes,
+    counters,
     descendants,
     eventually,
     idle,
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.daemon
 
 ENDLESS: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "allowed_token_ids": [SLOW], "max_tokens": 2000}
 SLOTS = 8
+OVERLOADED = 'inferd_request_error_total{code="overloaded"}'
 TRIES = 5
 """A pause in the midst of a comparison spoils it: it is made again."""
 MIB = 1 << 20
@@ -176,14 +178,19 @@ def test_ten_thousand_requests_meet_a_bounded_queue_and_status_answers(served: S
         "    print(sum(1 for n in ids if n), sum(1 for n in ids if not n))\n"
         "asyncio.run(main())\n"
     )
-    flood = subprocess.Popen([sys.executable, "-c", code, str(served.runtime)], stdout=subprocess.PIPE, text=True)
     times, waiting = [], []
     with served.client("watcher") as client:
+        plugs = [client.generate([50 + i], stream=True, **ENDLESS) for i in range(SLOTS)]  # until the queue is full
+        eventually(lambda: the_model(client, "tiny").running == SLOTS)
+        before = counters(client.status(), OVERLOADED)
+        flood = subprocess.Popen([sys.executable, "-c", code, str(served.runtime)], stdout=subprocess.PIPE, text=True)
         while flood.poll() is None:
             begin = time.monotonic()
             status = client.status()
             times.append(time.monotonic() - begin)
             waiting.append(len(status.requests))
+            while plugs and counters(status, OVERLOADED) > before:
+                plugs.pop().close()
             time.sleep(0.02)
         assert flood.stdout is not None
         answered, refused = (int(word) for word in flood.stdout.read().split())
