@@ -218,36 +218,54 @@ INLINE int kind_of(const struct gemm_args *a) {
     return a->bits == 4 ? a->halves - 1 : a->bits == 8 ? 1 + a->halves : KIND_F16 + a->number;
 }
 
-/* Pieces of about 400,000 multiplications, a multiple of the threads; whole blocks of columns. */
+/* How rows and columns are cut: runs of ROWS_AT_ONCE rows, units of blocks that a tile takes side by side. */
+struct cut {
+    int64_t runs, units;
+    int32_t wide; /* blocks of a unit */
+};
+
+INLINE struct cut cut_of(const struct gemm_args *a, int64_t rows) {
+    const int few = (a->bits < 16 || a->x.halves) && rows <= FEW_ROWS;
+    const int32_t wide = few ? 1 : WIDE;
+    return (struct cut){(rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, ((a->n + 15) / 16 + wide - 1) / wide, wide};
+}
+
+/* Pieces of a run of rows: at least 400,000 multiplications, and so many units that few rows read weights as a stream.
+ * Units fall evenly to the threads where they can: the last piece of an operator is waited for. */
 static int32_t gemm_chunks(const void *args, int32_t threads) {
     const struct gemm_args *a = args;
-    int64_t rows = *a->rows, blocks = (a->n + 15) / 16;
+    const int64_t rows = *a->rows;
     if (!rows) return 0;
-    int64_t wanted = (int64_t)a->n * a->columns * (rows + 3) / 400000 / threads * threads;
-    int64_t most = blocks / 4;
-    if (wanted > most) wanted = most / threads * threads;
-    if (wanted < threads) wanted = threads;
-    return (int32_t)(wanted < blocks ? wanted : blocks);
+    const struct cut cut = cut_of(a, rows);
+    const int64_t least = cut.wide < WIDE ? 4 : rows < 64 ? 2 : 1, height = rows < ROWS_AT_ONCE ? rows : ROWS_AT_ONCE;
+    int64_t most = (int64_t)a->n * a->columns * (height + 3) / 400000 / threads;
+    if (most > cut.units / least / threads) most = cut.units / least / threads;
+    if (most < 1) most = 1;
+    int64_t each = most;
+    while (each > most / 2 && cut.units % (each * threads)) each--;
+    if (each <= most / 2) each = most;
+    return (int32_t)(cut.runs * (each * threads < cut.units ? each * threads : cut.units));
 }
 
 static void gemm_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
     const struct gemm_args *a = args;
-    const int64_t rows = *a->rows, blocks = (a->n + 15) / 16;
-    const int32_t first = (int32_t)(blocks * chunk / chunks), end = (int32_t)(blocks * (chunk + 1) / chunks);
+    const int64_t rows = *a->rows;
+    const struct cut cut = cut_of(a, rows);
+    const int64_t pieces = chunks / cut.runs, piece = chunk % pieces, start = chunk / pieces * ROWS_AT_ONCE;
+    const int64_t count = rows - start < ROWS_AT_ONCE ? rows - start : ROWS_AT_ONCE;
+    const int32_t blocks = (a->n + 15) / 16, first = (int32_t)(cut.units * piece / pieces) * cut.wide;
+    const int32_t past = (int32_t)(cut.units * (piece + 1) / pieces) * cut.wide, end = past < blocks ? past : blocks;
     const int deferred = a->source && rows <= a->source->deferred;
     const struct int8_rows x = deferred ? own_rows(a->source, worker) : a->x;
     tile_function *const(*table)[WIDE] = tiles[kind_of(a)];
-    for (int64_t start = 0; start < rows; start += ROWS_AT_ONCE) {
-        const int64_t count = rows - start < ROWS_AT_ONCE ? rows - start : ROWS_AT_ONCE;
-        const int few = (a->bits < 16 || x.halves) && count <= FEW_ROWS;
-        const int32_t wide = few ? 1 : WIDE;
-        const int64_t parts = few ? 1 : (count + TILE_ROWS - 1) / TILE_ROWS; /* of nearly equal height */
-        for (int32_t block = first; block < end; block += wide) {
-            const int32_t width = end - block < wide ? end - block : wide;
-            for (int64_t part = 0; part < parts; part++) {
-                const int64_t row = count * part / parts, height = count * (part + 1) / parts - row;
-                table[height - 1][width - 1](a, x, start + row, block);
-            }
+    const int few = (a->bits < 16 || x.halves) && count <= FEW_ROWS;
+    const int32_t wide = few ? 1 : WIDE;
+    const int64_t parts = few ? 1 : (count + TILE_ROWS - 1) / TILE_ROWS; /* of nearly equal height */
+    for (int32_t block = first; block < end; block += wide) {
+        const int32_t width = end - block < wide ? end - block : wide;
+        for (int64_t part = 0; part < parts; part++) {
+            const int64_t row = count * part / parts, height = count * (part + 1) / parts - row;
+            table[height - 1][width - 1](a, x, start + row, block);
         }
     }
 }

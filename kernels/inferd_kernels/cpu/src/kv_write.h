@@ -2,18 +2,33 @@
 
 static void norm_rope(const struct write_args *a, const float *x, const float *norm, int64_t position, float *out) {
     const int64_t width = a->width, half = a->rope / 2;
-    if (norm) {
-        float inverse = inverse_rms(x, width, a->eps);
-        for (int64_t i = 0; i < width; i++) out[i] = x[i] * inverse * norm[i];
-    } else {
-        memcpy(out, x, (size_t)width * 4);
+    const vf inverse = vf_set(norm ? inverse_rms(x, width, a->eps) : 1.0f);
+    for (int64_t i = 0; i < width; i += 16) {
+        vf v = load_tail(x + i, width - i);
+        if (norm) v = vf_mul(vf_mul(v, inverse), load_tail(norm + i, width - i));
+        store_tail(out + i, v, width - i);
     }
     if (!a->cos) return;
     const float *cos = a->cos + position * a->rope, *sin = a->sin + position * a->rope;
-    for (int64_t i = 0; i < half; i++) {
-        float first = out[i], second = out[i + half];
-        out[i] = first * cos[i] - second * sin[i];
-        out[i + half] = second * cos[i + half] + first * sin[i + half];
+    for (int64_t i = 0; i < half; i += 16) {
+        const int64_t left = half - i;
+        const vf first = load_tail(out + i, left), second = load_tail(out + i + half, left);
+        const vf x_part = vf_sub(vf_mul(first, load_tail(cos + i, left)), vf_mul(second, load_tail(sin + i, left)));
+        const vf y_part = vf_mul(second, load_tail(cos + i + half, left));
+        store_tail(out + i, x_part, left);
+        store_tail(out + i + half, vf_add(y_part, vf_mul(first, load_tail(sin + i + half, left))), left);
+    }
+}
+
+/* Store a head in bf16: a key in pairs of columns `step` pairs apart, as attention.h says, a value in a row. */
+static void put_pairs(uint16_t *keys, int64_t step, const float *key, uint16_t *values, const float *value, int64_t width) {
+    uint16_t halves[32];
+    for (int64_t d = 0; d < width; d += 32) {
+        const int64_t left = width - d, count = left < 32 ? left : 32;
+        put_bf16(halves, load_tail(key + d, left), load_tail(key + d + 16, left - 16));
+        for (int64_t i = 0; i < count; i += 2) memcpy(keys + (d + i) * step, halves + i, 4);
+        put_bf16(halves, load_tail(value + d, left), load_tail(value + d + 16, left - 16));
+        memcpy(values + d, halves, (size_t)count * 2);
     }
 }
 
@@ -60,11 +75,12 @@ static void write_run(const void *args, int32_t chunk, int32_t chunks, struct wo
                 a->v_scales[scale] = put_bytes((uint8_t *)a->v_cache + plane + offset * width, 1, value, width, a->number);
                 continue;
             }
-            if (a->number == NUMBER_BF16) /* in pairs of columns, as attention.h says */
-                for (int64_t d = 0; d < width; d++)
-                    number_put(a->k_cache, plane + (d - d % 2) * size + offset * 2 + d % 2, NUMBER_BF16, key[d]);
-            else
-                for (int64_t d = 0; d < width; d++) number_put(a->k_cache, plane + d * size + offset, a->number, key[d]);
+            if (a->number == NUMBER_BF16) {
+                uint16_t *keys = (uint16_t *)a->k_cache + plane + offset * 2;
+                put_pairs(keys, size, key, (uint16_t *)a->v_cache + plane + offset * width, value, width);
+                continue;
+            }
+            for (int64_t d = 0; d < width; d++) number_put(a->k_cache, plane + d * size + offset, a->number, key[d]);
             for (int64_t d = 0; d < width; d++) number_put(a->v_cache, plane + offset * width + d, a->number, value[d]);
         }
     }
