@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 CHILD_HWM = 1000
 """Messages a child may be ahead of a paused front before its send waits."""
+FRONT_HWM = 4000
+"""Messages of a child that a paused front takes in: ten seconds of steps of 2.5 ms. It bounds the memory that a child costs
+which speaks faster than the front listens."""
 LINGER_MS = 10_000
 """How long the last words of a child may take to be read; the front may be paused."""
 RECONNECT_MS = 5
@@ -35,8 +38,8 @@ class Channel(Generic[T]):
 
     The child binds: its sends wait when the front is paused, so that nothing is ever lost. The front
     connects, before or after: its sends never block and are bounded by its own request queue. What a child
-    has sent it takes in at once, however busy: ZeroMQ drops what still lies in a connection that ends while
-    its reader has as much as it may have.
+    has sent it takes in at once, up to a bound that only a long pause reaches: ZeroMQ drops what still lies in a
+    connection that ends while its reader has as much as it may have.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class Channel(Generic[T]):
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
         self.socket.set(zmq.LINGER, LINGER_MS if bind else 0)
         self.socket.set(zmq.SNDHWM, CHILD_HWM if bind else 0)
-        self.socket.set(zmq.RCVHWM, 0)
+        self.socket.set(zmq.RCVHWM, 0 if bind else FRONT_HWM)
         self.socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
         if bind:
             with private_files():
