@@ -21,8 +21,8 @@ T = TypeVar("T")
 CHILD_HWM = 1000
 """Messages a child may be ahead of a paused front before its send waits."""
 FRONT_HWM = 4000
-"""Messages of a child that a paused front takes in: ten seconds of steps of 2.5 ms. It bounds the memory that a child costs
-which speaks faster than the front listens."""
+"""Messages of a child that a paused front takes in: ten seconds of steps of 2.5 ms. It bounds the memory that a child
+costs which speaks faster than the front listens."""
 LINGER_MS = 10_000
 """How long the last words of a child may take to be read; the front may be paused."""
 RECONNECT_MS = 5
