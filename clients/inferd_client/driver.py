@@ -22,10 +22,9 @@ from .call import Call, Channel
 from .core import Core
 from .endpoints import Endpoints
 from .errors import ClientClosed, ConnectionFailed, InferdError
+from .mailbox import overslept
 from .sockets import LINGER_MS, Curve, Wire, absent_reason, subscriber
 
-PAUSE_S = 1.0
-"""A wait that ends later than it should by more than this was a pause of the process or the machine."""
 MAX_BURST = 256
 """Messages read from one socket before the others get a turn."""
 
@@ -131,8 +130,7 @@ class Driver:
         wait_s = min(timeout, 60.0)
         began = time.monotonic()
         ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
-        late = time.monotonic() - began - wait_s
-        if late > PAUSE_S:
+        if late := overslept(began, wait_s):
             self._core.overslept(late)
         if self._bell.fileno() in ready:
             self._answer_bell()

@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 RESUMED_S = 5.0
+"""How long to wait once more after a pause; a daemon that lives says something every second."""
 PAUSE_S = 1.0
 """A wait that ends later than it should by more than this was a pause of the process or the machine."""
 
@@ -20,13 +21,13 @@ class WaitedInVain(Exception):
     """Nothing came in time. Not a TimeoutError, which some errors of the daemon are."""
 
 
-def _overslept(began: float, timeout: float | None) -> bool:
-    """Whether a wait since `began` ended late: what came in meanwhile may still be on its way from the I/O thread."""
-    return timeout is not None and time.monotonic() - began - timeout > PAUSE_S
+def overslept(began: float, timeout: float | None) -> float:
+    """Return by how much a wait since `began` was late, 0 unless that was a pause: news may still be on its way."""
+    late = 0.0 if timeout is None else time.monotonic() - began - timeout
+    return late if late > PAUSE_S else 0.0
 
 
 def _again(timeout: float | None) -> float | None:
-    """How long to wait once more after a pause; a daemon that lives says something every second."""
     return None if timeout is None else min(timeout, RESUMED_S)
 
 
@@ -56,7 +57,7 @@ class BlockingMailbox(Generic[T]):
             try:
                 return self._queue.get(timeout=timeout if timeout is None else max(timeout, 0.0))
             except queue.Empty:
-                if not _overslept(began, timeout):
+                if not overslept(began, timeout):
                     raise WaitedInVain from None
                 timeout = _again(timeout)
 
@@ -85,7 +86,7 @@ class AsyncMailbox(Generic[T]):
                 async with asyncio.timeout(timeout):
                     await self._wait()
             except TimeoutError:
-                if not self._items and not _overslept(began, timeout):
+                if not self._items and not overslept(began, timeout):
                     raise WaitedInVain from None
                 timeout = _again(timeout)
         return self._items.popleft()

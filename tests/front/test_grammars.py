@@ -14,9 +14,9 @@ import zmq
 
 from inferd.config.schema import Log
 from inferd.front.grammars import Grammars
-from inferd.front.loop import Loop
 from inferd.link import Grammar
 from inferd.log import make_logger
+from inferd.loop import Loop
 from inferd.metrics import Metrics
 from tests.grammar.judge import lark, regex, schema
 

@@ -14,10 +14,10 @@ from inferd.config.schema import Log
 from inferd.devices import HostMemory
 from inferd.front.catalog import StoreCatalog
 from inferd.front.ledger import Ledger
-from inferd.front.loop import Loop
 from inferd.front.outbox import Outbox, Piece, Stream
 from inferd.load.store import Store
 from inferd.log import clean, make_logger
+from inferd.loop import Loop
 from inferd_client import protocol as p
 from tests.tiny import tiny_llama
 

@@ -13,12 +13,12 @@ import pytest
 import zmq
 
 from inferd.config.schema import Config, Log, Text
-from inferd.front.loop import MAX_WAIT_S, PAUSE_S, Loop
 from inferd.front.model import Model
 from inferd.front.text_process import SILENCE_S, TextProcess
 from inferd.front.watch import TICK_S, Watch
 from inferd.link import TextJob, TextOpen, TextResult
 from inferd.log import make_logger
+from inferd.loop import MAX_WAIT_S, PAUSE_S, Loop
 from inferd.metrics import Metrics
 from inferd.text.pool import Pool
 from tests.front.harness import eventually

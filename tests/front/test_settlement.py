@@ -11,9 +11,9 @@ import pytest
 from inferd.config.schema import Config, Cost
 from inferd.devices import Gpu
 from inferd.front.accounts import PATIENCE_S, Accounts
-from inferd.front.loop import Loop
 from inferd.front.records import Charged
 from inferd.link import Charges
+from inferd.loop import Loop
 from inferd_client.protocol import Timings
 
 GPU = Gpu(index=0, uuid="GPU-0", name="H100", energy_j=0.0)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from inferd.config.schema import Config
     from inferd.front.hardware import Hardware
-    from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.records import Request
     from inferd.link import Charges
+    from inferd.loop import Loop
     from inferd_client.protocol import Timings
 
 PERIOD_S = 1.0

@@ -16,7 +16,6 @@ from inferd.front.grammars import Grammars
 from inferd.front.hardware import Hardware
 from inferd.front.intake import Intake
 from inferd.front.ledger import Ledger
-from inferd.front.loop import Loop
 from inferd.front.models import Models
 from inferd.front.notify import Notifier
 from inferd.front.outputs import Outputs
@@ -28,6 +27,7 @@ from inferd.front.texts import Texts
 from inferd.front.traffic import TrafficKeeper
 from inferd.front.watch import Watch
 from inferd.front.workers import Workers
+from inferd.loop import Loop
 from inferd.metrics import Metrics
 from inferd_client.protocol import Code
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     from inferd.front.control import ControlCalls
     from inferd.front.data import DataCalls
-    from inferd.front.loop import Loop
     from inferd.front.records import Role, Session
     from inferd.front.sessions import Sessions, Side
     from inferd.front.sockets import Sockets
     from inferd.keys import AllowList
     from inferd.log import Logger
+    from inferd.loop import Loop
     from inferd.metrics import Metrics
 
 REFUSED_QUIET_S = 10.0

@@ -11,10 +11,10 @@ import zmq
 from inferd_client.protocol import ModelEvent, encode
 
 if TYPE_CHECKING:
-    from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.sockets import Sockets
     from inferd.front.status import StatusBuilder
+    from inferd.loop import Loop
     from inferd_client.protocol import Event
 
 MAX_SUBSCRIPTIONS_A_TURN = 64

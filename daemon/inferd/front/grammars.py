@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from inferd.front.loop import Loop, Timer
     from inferd.log import Logger
+    from inferd.loop import Loop, Timer
     from inferd.metrics import Metrics
 
 START_S = 20.0

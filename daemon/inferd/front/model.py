@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from inferd.channel import Channel
     from inferd.config.schema import Config
     from inferd.front.catalog import Found
-    from inferd.front.loop import Timer
     from inferd.front.records import Request
     from inferd.link import Ceilings, DeviceUse, EngineOut, ModelCard, StepStats
+    from inferd.loop import Timer
     from inferd.process import Child
 
 ModelState = Literal["loading", "ready", "draining", "unloading", "restarting", "failed"]

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from inferd.config.schema import Config
     from inferd.front.catalog import Catalog
     from inferd.front.listener import Listener
-    from inferd.front.loop import Loop
     from inferd.link import EngineOut
     from inferd.log import Logger
+    from inferd.loop import Loop
     from inferd.metrics import Metrics
 
 

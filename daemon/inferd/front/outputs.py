@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from inferd.front.accounts import Accounts
     from inferd.front.intake import Intake
-    from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.records import Choice, Request
     from inferd.front.requests import Requests
     from inferd.front.sessions import Sessions
     from inferd.link import SeqError, SeqOutput, SeqState, StepReport
     from inferd.log import Logger
+    from inferd.loop import Loop
     from inferd.metrics import Metrics
     from inferd_client.protocol import TokenLogprob
 

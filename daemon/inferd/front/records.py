@@ -12,9 +12,9 @@ from inferd_client.protocol import Finish, Usage
 
 if TYPE_CHECKING:
     from inferd.front.detok import TextStream
-    from inferd.front.loop import Timer
     from inferd.front.model import Model
     from inferd.link import Grammar
+    from inferd.loop import Timer
     from inferd_client.protocol import FinishReason, Generate
 
 State = Literal["loading", "text", "waiting", "prefill", "decode", "preempted"]

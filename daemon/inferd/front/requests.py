@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from inferd.config.schema import Daemon
     from inferd.front.accounts import Accounts
     from inferd.front.grammars import Grammars
-    from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.models import Models
     from inferd.front.sessions import Sessions
     from inferd.front.texts import Texts
     from inferd.log import Logger
+    from inferd.loop import Loop
     from inferd.metrics import Metrics
     from inferd_client.protocol import Generate, Usage
 

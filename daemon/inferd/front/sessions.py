@@ -16,10 +16,10 @@ from inferd_client.protocol import MAJOR, MINOR, Code, Error, Hello, Limits, Pon
 
 if TYPE_CHECKING:
     from inferd.config.schema import Daemon
-    from inferd.front.loop import Loop
     from inferd.front.outbox import Piece
     from inferd.front.records import Role, Transport
     from inferd.front.sockets import Sockets
+    from inferd.loop import Loop
     from inferd.metrics import Metrics
 
 Side = Literal["data", "control"]

@@ -10,8 +10,8 @@ from inferd.link import Warm
 
 if TYPE_CHECKING:
     from inferd.channel import Channel
-    from inferd.front.loop import Loop
     from inferd.link import EngineOut
+    from inferd.loop import Loop
     from inferd.process import Child
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from inferd.front.accounts import Accounts
     from inferd.front.hardware import Hardware
-    from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.models import Models
     from inferd.front.requests import Requests
     from inferd.front.sessions import Sessions
+    from inferd.loop import Loop
     from inferd.metrics import Metrics
 
 MAX_REQUESTS = 256

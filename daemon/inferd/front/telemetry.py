@@ -10,8 +10,8 @@ from inferd.metrics.exposition import Snapshot, render
 from inferd_client.protocol import Code
 
 if TYPE_CHECKING:
-    from inferd.front.loop import Loop
     from inferd.front.status import StatusBuilder
+    from inferd.loop import Loop
     from inferd.metrics import Metrics
 
 PERIOD_S = 1.0

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from inferd.config.schema import Text
-    from inferd.front.loop import Loop
     from inferd.log import Logger
+    from inferd.loop import Loop
     from inferd.metrics import Metrics
 
 WATCH_S = 0.1

@@ -15,9 +15,9 @@ from inferd.traffic import file
 from inferd.traffic.record import MAX_MODELS, Traffic
 
 if TYPE_CHECKING:
-    from inferd.front.loop import Loop
     from inferd.front.records import Request
     from inferd.log import Logger
+    from inferd.loop import Loop
     from inferd_client.protocol import TrafficReport
 
 WRITE_S = 5.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.front.models import Models
     from inferd.log import Logger
+    from inferd.loop import Loop
 
 TICK_S = 0.25
 IDLE_STALL_S = 5.0

@@ -18,9 +18,9 @@ from inferd.process import describe_exit, spawn
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from inferd.front.loop import Loop
     from inferd.front.model import Model
     from inferd.link import EngineOut
+    from inferd.loop import Loop
 
 STOP_GRACE_S = 2.0
 LAST_WORDS_S = 0.02

@@ -68,20 +68,21 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return float32 logits [R, vocab] of rows of the last hidden state [R, hidden]; `out` is where to put them."""
-        assert self.norm is not None
-        assert self.head is not None
-        logits = self.capped(self.head(self.norm(hidden)))
+        logits = self.capped(self._project(hidden))
         return logits.float() if out is None else out.copy_(logits)
 
     def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the logits before the soft cap: all of it can be recorded."""
-        assert self.norm is not None
-        assert self.head is not None
-        return self.head(self.norm(hidden)).float()
+        """Return float32 logits before the soft cap: all of it can be recorded."""
+        return self._project(hidden).float()
 
     def capped(self, logits: torch.Tensor) -> torch.Tensor:
         cap = self.spec.logit_softcap
         return logits if cap is None else torch.tanh(logits.float() / cap) * cap
+
+    def _project(self, hidden: torch.Tensor) -> torch.Tensor:
+        assert self.norm is not None
+        assert self.head is not None
+        return self.head(self.norm(hidden))
 
 
 @dataclass(slots=True)

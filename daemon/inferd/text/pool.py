@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from inferd.channel import Channel
-from inferd.front.loop import Loop
 from inferd.link import TextDrop, TextJob, TextOpen, TextReady, TextResult, pack, text_in
+from inferd.loop import Loop
 from inferd.process import fork
 from inferd.text.pipe import Pipe
 
 if TYPE_CHECKING:
-    from inferd.front.loop import Timer
+    from inferd.loop import Timer
 
 WORKERS = 4
 """Most workers, and so jobs, at once."""

@@ -26,6 +26,15 @@ class ExpertWeights(NamedTuple):
         return self.codes.float() if self.scales is None else self.codes.float() * self.scales.float().unsqueeze(-1)
 
 
+@triton.jit
+def store_rows(b_acc, p_factors, p_out, o_row, o_n, mask_m, mask_n, out_stride, FACTORS: tl.constexpr):
+    """Store products [BLOCK_N, BLOCK_M] as rows of `p_out`, times their factors."""
+    if FACTORS:
+        b_acc *= tl.load(p_factors + o_row, mask=mask_m, other=0.0).to(tl.float32)[None, :]
+    o_out = o_row.to(tl.int64)[None, :] * out_stride + o_n[:, None]
+    tl.store(p_out + o_out, b_acc.to(p_out.dtype.element_ty), mask=mask_n[:, None] & mask_m[None, :])
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def grouped_gemm_kernel(
     p_x,
@@ -66,10 +75,7 @@ def grouped_gemm_kernel(
         b_acc = tl.dot(b_w.to(b_x.dtype), b_x, b_acc, input_precision="ieee")
     if SCALED:
         b_acc *= tl.load(p_scales + i_expert * num_columns + o_n, mask=mask_n, other=0.0).to(tl.float32)[:, None]
-    if FACTORS:
-        b_acc *= tl.load(p_factors + o_row, mask=mask_m, other=0.0).to(tl.float32)[None, :]
-    o_out = o_row.to(tl.int64)[None, :] * out_stride + o_n[:, None]
-    tl.store(p_out + o_out, b_acc.to(p_out.dtype.element_ty), mask=mask_n[:, None] & mask_m[None, :])
+    store_rows(b_acc, p_factors, p_out, o_row, o_n, mask_m, mask_n, out_stride, FACTORS)
 
 
 def grouped_gemm(

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from inferd_kernels.reference.forms import Packed
 from inferd_kernels.triton.gemm_w4 import FEW_ROWS, add_blocks, pack_w4
+from inferd_kernels.triton.grouped_gemm import store_rows
 from inferd_kernels.triton.moe_align import Blocks
 from inferd_kernels.triton.tiling import Tiles
 
@@ -95,10 +96,7 @@ def grouped_gemm_w4_kernel(
         p_codes + i_expert * num_blocks * num_columns * HALF, p_scales + i_planes, p_mins + i_planes, o_n, mask_n,
         0, num_blocks, num_columns, num_k, GROUP, HALF, ZERO, MINS, CHAIN, TAIL,
     )  # fmt: skip
-    if FACTORS:
-        b_acc *= tl.load(p_factors + o_row, mask=mask_m, other=0.0).to(tl.float32)[None, :]
-    o_out = o_row.to(tl.int64)[None, :] * out_stride + o_n[:, None]
-    tl.store(p_out + o_out, b_acc.to(p_out.dtype.element_ty), mask=mask_n[:, None] & mask_m[None, :])
+    store_rows(b_acc, p_factors, p_out, o_row, o_n, mask_m, mask_n, out_stride, FACTORS)
 
 
 def grouped_gemm_w4(

@@ -224,9 +224,11 @@ struct cut {
     int32_t wide; /* blocks of a unit */
 };
 
+/* Whether a tile takes all of so many rows. */
+INLINE int are_few(const struct gemm_args *a, int64_t rows) { return (a->bits < 16 || a->x.halves) && rows <= FEW_ROWS; }
+
 INLINE struct cut cut_of(const struct gemm_args *a, int64_t rows) {
-    const int few = (a->bits < 16 || a->x.halves) && rows <= FEW_ROWS;
-    const int32_t wide = few ? 1 : WIDE;
+    const int32_t wide = are_few(a, rows) ? 1 : WIDE;
     return (struct cut){(rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, ((a->n + 15) / 16 + wide - 1) / wide, wide};
 }
 
@@ -258,7 +260,7 @@ static void gemm_run(const void *args, int32_t chunk, int32_t chunks, struct wor
     const int deferred = a->source && rows <= a->source->deferred;
     const struct int8_rows x = deferred ? own_rows(a->source, worker) : a->x;
     tile_function *const(*table)[WIDE] = tiles[kind_of(a)];
-    const int few = (a->bits < 16 || x.halves) && count <= FEW_ROWS;
+    const int few = are_few(a, count);
     const int32_t wide = few ? 1 : WIDE;
     const int64_t parts = few ? 1 : (count + TILE_ROWS - 1) / TILE_ROWS; /* of nearly equal height */
     for (int32_t block = first; block < end; block += wide) {

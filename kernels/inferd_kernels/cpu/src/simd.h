@@ -132,16 +132,6 @@ INLINE void vf_store(float *p, vf x) {
     _mm256_storeu_ps(p, x.a);
     _mm256_storeu_ps(p + 8, x.b);
 }
-INLINE vf vf_load_some(const float *p, int n) {
-    float t[16] = {0};
-    memcpy(t, p, (size_t)n * 4);
-    return vf_load(t);
-}
-INLINE void vf_store_some(float *p, vf x, int n) {
-    float t[16];
-    vf_store(t, x);
-    memcpy(p, t, (size_t)n * 4);
-}
 #define VF_PAIR(name, op) \
     INLINE vf name(vf x, vf y) { return (vf){op(x.a, y.a), op(x.b, y.b)}; }
 VF_PAIR(vf_add, _mm256_add_ps)
@@ -259,12 +249,6 @@ INLINE vf vf_load(const float *p) {
     return r;
 }
 INLINE void vf_store(float *p, vf x) { memcpy(p, x.v, 64); }
-INLINE vf vf_load_some(const float *p, int n) {
-    vf r = vf_zero();
-    memcpy(r.v, p, (size_t)n * 4);
-    return r;
-}
-INLINE void vf_store_some(float *p, vf x, int n) { memcpy(p, x.v, (size_t)n * 4); }
 #define VF_EACH(name, expression)  \
     INLINE vf name(vf a, vf b) {   \
         vf r;                      \
@@ -402,6 +386,19 @@ INLINE vf vf_bytes(const int8_t *p) {
     vf r;
     LANES r.v[i] = p[i];
     return r;
+}
+#endif
+
+#if !defined(__AVX512VNNI__) /* which has masks */
+INLINE vf vf_load_some(const float *p, int n) {
+    float t[16] = {0};
+    memcpy(t, p, (size_t)n * 4);
+    return vf_load(t);
+}
+INLINE void vf_store_some(float *p, vf x, int n) {
+    float t[16];
+    vf_store(t, x);
+    memcpy(p, t, (size_t)n * 4);
 }
 #endif
 

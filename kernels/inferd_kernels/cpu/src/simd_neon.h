@@ -17,16 +17,6 @@ INLINE vf vf_load(const float *p) {
     return r;
 }
 INLINE void vf_store(float *p, vf x) { QUARTERS vst1q_f32(p + 4 * i, x.q[i]); }
-INLINE vf vf_load_some(const float *p, int n) {
-    float t[16] = {0};
-    memcpy(t, p, (size_t)n * 4);
-    return vf_load(t);
-}
-INLINE void vf_store_some(float *p, vf x, int n) {
-    float t[16];
-    vf_store(t, x);
-    memcpy(p, t, (size_t)n * 4);
-}
 #define VF_EACH(name, expression)     \
     INLINE vf name(vf a, vf b) {      \
         QUARTERS a.q[i] = expression; \
