@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
@@ -54,6 +55,16 @@ def test_what_was_saved_is_found_again(cache: RepackCache, model: Path) -> None:
     assert found is not None
     assert same(found, matrices())
     assert all(part.data.data_ptr() % ALIGNMENT == 0 for parts in found.values() for part in parts)
+
+
+def test_weights_lie_in_the_memory_that_is_handed_in(cache: RepackCache, model: Path) -> None:
+    cache.save(model, PURPOSE, matrices())
+    memory = mmap.mmap(-1, 1 << 20)
+    first = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+    found = cache.find(model, PURPOSE, lambda size: memory if size <= 1 << 20 else mmap.mmap(-1, size))
+    assert found is not None
+    assert same(found, matrices())
+    assert all(first <= part.data.data_ptr() < first + (1 << 20) for parts in found.values() for part in parts)
 
 
 @pytest.mark.parametrize("field", Purpose._fields)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.linear import CpuKernel
 from inferd_kernels.cpu.operators import RowInputs, choose, gather
 from inferd_kernels.cpu.program import Program
@@ -56,9 +55,6 @@ class CapturedForward:
         self._decoder = decoder
         self._edits = sampler.native
         self._buffers = buffers
-        for planes in kv.values():
-            for plane in planes.values():
-                load().advise(plane.data_ptr(), plane.nbytes)
         self._program = program = Program()
         inputs = buffers.whole()
         with torch.inference_mode(), program.record():

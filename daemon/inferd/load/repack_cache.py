@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from inferd.load.repack_digest import Digests
-from inferd.load.repack_file import Matrices, RepackError, StoredMatrix, read, size, write
+from inferd.load.repack_file import Allocate, Matrices, RepackError, StoredMatrix, anonymous, read, size, write
 from inferd.load.store_files import DISK_RESERVE
 
 log = logging.getLogger(__name__)
@@ -49,14 +49,16 @@ class RepackCache:
         self._digests = Digests(self.folder / "paths")
         self._saving: threading.Thread | None = None
 
-    def find(self, model: Path, purpose: Purpose) -> dict[str, tuple[StoredMatrix, ...]] | None:
-        """Return the weights of a model, mapped; None when they have to be made."""
+    def find(
+        self, model: Path, purpose: Purpose, allocate: Allocate = anonymous
+    ) -> dict[str, tuple[StoredMatrix, ...]] | None:
+        """Return the weights of a model, in memory from `allocate`; None when they have to be made."""
         if not any(self.folder.glob(f"*-{purpose.suffix}")):
             return None  # the digest of a large file takes a while
         path = self.folder
         try:
             path = self._path(model, purpose)
-            found = read(path, path.name)
+            found = read(path, path.name, allocate)
             os.utime(path)
         except FileNotFoundError:
             return None

@@ -13,8 +13,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 MAGIC = b"INFDRPK1"
 FIXED = 48
 ALIGNMENT = 4096
-LARGE_PAGE = 2 << 20
 MAX_HEADER = 64 << 20
 
 
@@ -54,6 +52,9 @@ class StoredMatrix(NamedTuple):
 
 Matrices = Mapping[str, tuple[StoredMatrix, ...]]
 """By the names of the model's matrices that are in the parts."""
+
+Allocate = Callable[[int], mmap.mmap]
+"""Returns at least so many writable bytes, at a whole page."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -89,7 +90,12 @@ def write(path: Path, key: str, matrices: Matrices) -> None:
     sync_folder(path.parent)
 
 
-def read(path: Path, key: str) -> dict[str, tuple[StoredMatrix, ...]]:
+def anonymous(num_bytes: int) -> mmap.mmap:
+    """Return memory on pages of the usual size."""
+    return mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def read(path: Path, key: str, allocate: Allocate = anonymous) -> dict[str, tuple[StoredMatrix, ...]]:
     """Read a file that was written for `key`. Raises RepackError for any other content, OSError."""
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -98,7 +104,9 @@ def read(path: Path, key: str) -> dict[str, tuple[StoredMatrix, ...]]:
         header, start = _read_header(file, status.st_size)
         if header.key != key:
             raise RepackError("it was made for something else")
-        data = _on_large_pages(file, start, header.nbytes)
+        file.seek(start)
+        data = allocate(header.nbytes)
+        _fill(memoryview(data)[: header.nbytes], file)
     found: dict[str, tuple[StoredMatrix, ...]] = {}
     for entry in header.entries:
         found[entry.name] = (*found.get(entry.name, ()), _matrix(data, entry))
@@ -143,19 +151,12 @@ def _read_header(file: BinaryIO, num_bytes: int) -> tuple[_Header, int]:
     return header, start
 
 
-def _on_large_pages(file: BinaryIO, start: int, num_bytes: int) -> mmap.mmap:
-    """Read what follows `start`; mapped, it would lie on the small pages of the file cache, and steps be slower."""
-    data = mmap.mmap(-1, max(1, -(-num_bytes // LARGE_PAGE)) * LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # the system has none
-            data.madvise(mmap.MADV_HUGEPAGE)
-    file.seek(start)
-    rest = memoryview(data)[:num_bytes]
+def _fill(rest: memoryview, file: BinaryIO) -> None:
+    """Read, not map: mapped, weights would lie on the small pages of the file cache, and steps be slower."""
     while count := file.readinto(rest):  # pyright: ignore[reportAttributeAccessIssue]
         rest = rest[count:]
     if rest:
         raise RepackError(f"it ends {len(rest)} bytes early")
-    return data
 
 
 def _matrix(data: mmap.mmap, entry: _Entry) -> StoredMatrix:

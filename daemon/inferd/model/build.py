@@ -28,6 +28,7 @@ from inferd.model.prepare import Prepared, Preparer
 from inferd.model.reader import HEAD, ParameterReader, Progress
 from inferd.model.rope import RopeTable, rope_table
 from inferd.plugin.types import AttentionLayer, Gqa, ModelSpec, RankPlacement, TensorRule
+from inferd_kernels.cpu.pages import large_pages
 from inferd_kernels.linear import InputFormat, LinearKernels, Rounding, default_kernels
 from inferd_kernels.norms import gate_for, norm_for, records_gate
 
@@ -56,7 +57,7 @@ def build_decoder(
 ) -> Decoder:
     """Read, pack, permute, fuse and place every weight that `placement` holds (default: all).
 
-    What `cache` has of the repacked matrices is mapped instead; what it lacks it is given.
+    What `cache` has of the repacked matrices is read from there; what it lacks it is given.
 
     Raises LoadError for a tensor that is missing, left over, of the wrong shape or of an unknown type.
     """
@@ -71,7 +72,7 @@ def build_decoder(
     if cache is None or not kernels.layout:
         return builder.decoder()
     purpose = Purpose(kernels.isa, kernels.layout, _rest(computed, rules, placement, quantizer))
-    preparer.stored = cache.find(checkpoint.path, purpose) or {}
+    preparer.stored = cache.find(checkpoint.path, purpose, large_pages) or {}
     decoder = builder.decoder()
     if preparer.stored:
         reader.finish()

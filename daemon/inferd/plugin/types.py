@@ -204,15 +204,17 @@ class KVGroup:
 class KVLayout:
     """How an attention backend stores one KV group.
 
-    Each layer of the group owns, per plane, one tensor [num_blocks, block_size, heads, width] of
-    `format` unless `strides` of the backend say otherwise; `scales` planes hold one float a token
-    and head for the 8-bit formats.
+    Each layer of the group owns, per plane, one tensor [num_blocks, block_size, heads, width] of `format`; `scales`
+    planes hold one float a token and head for the 8-bit formats.
     """
 
     group: KVGroup
     format: KVFormat
     block_size: int
     scales: tuple[KVPlane, ...] = ()
+    by_block: bool = False
+    """A block of all layers lies in one piece, so that a pool takes the memory of its blocks in use, on pages of any
+    size: of each tensor only single blocks are contiguous. For backends that take their distance from the strides."""
 
     @property
     def bytes_per_block(self) -> int:

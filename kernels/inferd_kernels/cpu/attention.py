@@ -56,6 +56,7 @@ def write(layer: Any, x: Any, kv: Mapping[str, torch.Tensor], inputs: Any) -> to
         eps=layer.norm_eps,
         k_scales=address_of(kv.get("k_columns_scale")),
         v_scales=address_of(kv.get("v_rows_scale")),
+        **_strides(kv),
     )
     launch("write", args, layer, kv, positions, slots)
     return out
@@ -118,4 +119,12 @@ class AttentionPlan:
             number=KV_NUMBERS[kv["v_rows"].dtype],
             window=spec.window or 0,
             task_base=bases.data_ptr(),
+            **_strides(kv),
         )
+
+
+def _strides(kv: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Return how far apart blocks lie, which keys and values share; each block of a plane is in one piece."""
+    strides = {name: plane.stride(0) for name, plane in kv.items()}
+    assert strides["k_columns"] == strides["v_rows"], strides
+    return {"block_stride": strides["v_rows"], "scale_stride": strides.get("v_rows_scale", 0)}

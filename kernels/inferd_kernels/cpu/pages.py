@@ -1,13 +1,12 @@
-"""Memory on large pages, for what every step reads from end to end: weights."""
+"""Memory on large pages, for what steps read from end to end: weights, keys and values."""
 
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from threading import Lock
 
 import torch
-
-from inferd_kernels.cpu.library import load
 
 LARGE_PAGE = 2 << 20
 SLAB = 64 << 20
@@ -18,7 +17,9 @@ def large_pages(num_bytes: int) -> mmap.mmap:
     """Return at least so many zeroed bytes, on large pages where the system has them; they take memory once written."""
     whole = -(-max(1, num_bytes) // LARGE_PAGE) * LARGE_PAGE
     memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    load().advise(torch.frombuffer(memory, dtype=torch.uint8).data_ptr(), whole)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # the system has none
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 

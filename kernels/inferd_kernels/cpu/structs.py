@@ -117,6 +117,8 @@ class WriteArgs(Structure):
         ("eps", c_float),
         ("k_scales", c_void_p),
         ("v_scales", c_void_p),
+        ("block_stride", c_int64),
+        ("scale_stride", c_int64),
     ]
 
 
@@ -144,6 +146,8 @@ class AttendArgs(Structure):
         ("task_base", c_void_p),
         ("k_scales", c_void_p),
         ("v_scales", c_void_p),
+        ("block_stride", c_int64),
+        ("scale_stride", c_int64),
     ]
 
 

@@ -49,7 +49,7 @@ class CpuAttention(AttentionBackend):
         layout = layout_of("cpu", group, format, block_size, ALL_FORMATS)
         keys, values = group.planes
         planes = (KVPlane("k_columns", keys.heads, keys.width), KVPlane("v_rows", values.heads, values.width))
-        return replace(layout, group=replace(group, planes=planes), scales=scale_planes(planes, format))
+        return replace(layout, group=replace(group, planes=planes), scales=scale_planes(planes, format), by_block=True)
 
     def plan(self, inputs: StepInputs, workspace: Workspace) -> AttentionPlan:
         return AttentionPlan(inputs)

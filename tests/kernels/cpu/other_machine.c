@@ -160,7 +160,8 @@ static void attention(void) {
     for (int i = 0; i < 10; i++) {
         const int32_t type = i % 5, block_size = i < 5 ? 16 : 5, width = i < 5 ? 32 : 24, kv_width = KV_HEADS * width;
         struct cache c = {.blocks = (LENGTH + block_size - 1) / block_size};
-        const int64_t plane = 2 * c.blocks * block_size * kv_width, tokens = plane / width;
+        const int64_t block = block_size * kv_width + 16, scales = block_size * KV_HEADS + 3; /* blocks lie apart */
+        const int64_t plane = 2 * c.blocks * block, tokens = 2 * c.blocks * scales;
         c.write = (struct write_args){.q_stride = HEADS * width, .k_stride = kv_width, .v_stride = kv_width};
         c.write.q = numbers(LENGTH * HEADS * width), c.write.k = numbers(LENGTH * kv_width), c.write.v = numbers(LENGTH * kv_width);
         c.write.cos = numbers(LENGTH * ROPE), c.write.sin = numbers(LENGTH * ROPE), c.write.q_norm = numbers(width);
@@ -168,7 +169,9 @@ static void attention(void) {
         c.write.block_size = block_size, c.write.number = type, c.write.eps = 1e-5f;
         c.write.k_cache = room(plane * 4), c.write.v_cache = room(plane * 4);
         c.write.k_scales = room(tokens * 4), c.write.v_scales = room(tokens * 4);
+        c.write.block_stride = block, c.write.scale_stride = scales;
         c.attend = (struct attend_args){.k_cache = c.write.k_cache, .v_cache = c.write.v_cache, .k_scales = c.write.k_scales};
+        c.attend.block_stride = block, c.attend.scale_stride = scales;
         c.attend.v_scales = c.write.v_scales, c.attend.heads = HEADS, c.attend.kv_heads = KV_HEADS, c.attend.width = width;
         c.attend.block_size = block_size, c.attend.number = type, c.attend.scale = 0.05f, c.attend.window = i % 2 ? 40 : 0;
         char name[64];

@@ -139,10 +139,11 @@ class Rig:
                     table.append(pool.pop())
 
     def _plane(self, plane: KVPlane, format: KVFormat, poison: float) -> torch.Tensor:
-        shape = (self.num_blocks, self.layout.block_size, plane.heads, plane.width)
+        apart = 2 if self.layout.by_block else 1
+        shape = (self.num_blocks * apart, self.layout.block_size, plane.heads, plane.width)
         if format == "int8":
-            return torch.full(shape, 127, dtype=torch.int8, device=self.device)
-        return torch.full(shape, poison, device=self.device).to(STORAGE[format])
+            return torch.full(shape, 127, dtype=torch.int8, device=self.device)[::apart]
+        return torch.full(shape, poison, device=self.device).to(STORAGE[format])[::apart]
 
     def give_back(self, seq: int, count: int) -> None:
         """Let go of a sequence's first blocks; what they then hold, and what the table says, is arbitrary."""

@@ -123,10 +123,11 @@ struct write_args {
     int32_t heads, kv_heads, width, rope, block_size, number;
     float eps;
     float *k_scales, *v_scales; /* of one-byte numbers: [blocks][kv_heads][block_size] */
+    int64_t block_stride, scale_stride; /* numbers and scales from block to block of a plane */
 };
 
-/* Paged attention. k_cache [blocks][kv_heads][width][block_size] (bf16: [width / 2][block_size][2]), v_cache
- * [blocks][kv_heads][block_size][width]. */
+/* Paged attention. A block of k_cache is [kv_heads][width][block_size] (bf16: [width / 2][block_size][2]), of v_cache
+ * [kv_heads][block_size][width]. */
 struct attend_args {
     const int32_t *sequences;
     const float *q;
@@ -141,6 +142,7 @@ struct attend_args {
     float scale;
     int32_t *task_base; /* [sequences * 2 + 2], filled by `plan` */
     const float *k_scales, *v_scales;
+    int64_t block_stride, scale_stride;
 };
 
 /* What the sequence of an executor slot asks of the choice of its tokens. */

@@ -51,7 +51,7 @@ INLINE float exp2_one(float x) {
 
 INLINE int64_t plane_of(const struct scan *s, int64_t key) {
     const struct attend_args *a = s->a;
-    return ((int64_t)s->table[key / a->block_size] * a->kv_heads + s->kv_head) * a->block_size * a->width;
+    return (int64_t)s->table[key / a->block_size] * a->block_stride + s->kv_head * a->block_size * a->width;
 }
 
 /* Where a key holds its column d within a block: bf16 keys lie in pairs of columns, others in columns. */
@@ -63,7 +63,9 @@ INLINE int64_t key_index(const struct attend_args *a, int64_t d, int64_t offset)
 /* Scales of a block's keys or values, from a key on; null where numbers need none. */
 INLINE const float *scales_of(const struct scan *s, const float *scales, int64_t key) {
     const struct attend_args *a = s->a;
-    return ONE_BYTE(a->number) ? scales + plane_of(s, key) / a->width + key % a->block_size : NULL;
+    const int64_t block = s->table[key / a->block_size];
+    if (!ONE_BYTE(a->number)) return NULL;
+    return scales + block * a->scale_stride + s->kv_head * a->block_size + key % a->block_size;
 }
 
 /* Copy up to 32 keys and values as floats, keys transposed. Blocks of any size and format. */

@@ -66,11 +66,11 @@ static void write_run(const void *args, int32_t chunk, int32_t chunks, struct wo
         for (int64_t h = 0; h < a->heads; h++)
             norm_rope(a, a->q + row * a->q_stride + h * width, a->q_norm, position, a->q_out + (row * a->heads + h) * width);
         for (int64_t h = 0; h < a->kv_heads; h++) {
-            const int64_t plane = (block * a->kv_heads + h) * size * width;
+            const int64_t plane = block * a->block_stride + h * size * width;
             const float *value = a->v + row * a->v_stride + h * width;
             norm_rope(a, a->k + row * a->k_stride + h * width, a->k_norm, position, key);
             if (ONE_BYTE(a->number)) {
-                const int64_t scale = (block * a->kv_heads + h) * size + offset;
+                const int64_t scale = block * a->scale_stride + h * size + offset;
                 a->k_scales[scale] = put_bytes((uint8_t *)a->k_cache + plane + offset, size, key, width, a->number);
                 a->v_scales[scale] = put_bytes((uint8_t *)a->v_cache + plane + offset * width, 1, value, width, a->number);
                 continue;

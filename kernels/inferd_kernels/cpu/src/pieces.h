@@ -70,7 +70,7 @@ static void reach_on(struct reach *r, int64_t most) {
             reach_piece(r, r->piece + 1);
         }
         const int64_t block = r->table[r->key / a->block_size], offset = r->key % a->block_size;
-        const int64_t plane = (block * a->kv_heads + r->kv_head) * a->block_size * a->width;
+        const int64_t plane = block * a->block_stride + r->kv_head * a->block_size * a->width;
         const char *k = (const char *)a->k_cache + (plane + offset * pair) * bytes;
         const char *v = (const char *)a->v_cache + (plane + offset * a->width) * bytes;
         for (int64_t d = 0; d < a->width; d += pair) PREFETCH_SECOND(k + d * a->block_size * bytes);
