@@ -24,12 +24,10 @@ InputFormat = Literal[
     "native rows",
     "bf16 rows",
     "int8 rows",
-    "mixed rows",
-    "int16 rows",
 ]
 """What `linear` reads: float rows made by torch, by Triton on a GPU, or by a native operator (so that a step can be
-recorded); rows that Triton quantized, one scale a row; native rows rounded to bf16; or native int8 rows with scales and
-group sums: one byte a value, two where rounding weighs most, or two."""
+recorded); rows that Triton quantized, one scale a row; native rows rounded to bf16; or native int8 rows with scales,
+group sums and outliers kept as floats."""
 
 Rounding = Literal["", "int8", "fp8", "bf16"]
 """What rows are rounded to before they are multiplied; empty = nothing."""

@@ -49,9 +49,9 @@ def norm_for(input_format: InputFormat) -> Norm:
         return rows.norm_plain
     if input_format == "bf16 rows":
         return rows.norm_bf16
-    if input_format not in rows.FINE:
-        raise ValueError(f"no norm writes {input_format!r}")
-    return partial(rows.norm_rows, fine=rows.FINE[input_format])
+    if input_format == "int8 rows":
+        return rows.norm_rows
+    raise ValueError(f"no norm writes {input_format!r}")
 
 
 def gate_for(activation: str, input_format: InputFormat) -> Gate:
@@ -72,7 +72,7 @@ def gate_for(activation: str, input_format: InputFormat) -> Gate:
         return rows.silu_plain
     if input_format == "bf16 rows":
         return rows.silu_bf16
-    return partial(rows.silu_rows, fine=rows.FINE[input_format])
+    return rows.silu_rows
 
 
 def records_gate(activation: str, input_format: InputFormat) -> bool:

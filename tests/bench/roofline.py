@@ -27,7 +27,7 @@ from inferd_kernels.cpu.library import load
 from inferd_kernels.cpu.linear import CpuBf16Linear, CpuDenseLinear, CpuKernel, CpuPackedLinear, PackedMatrix
 from inferd_kernels.cpu.pages import Slabs, large_pages
 from inferd_kernels.cpu.program import Program, launch
-from inferd_kernels.cpu.rows import MIXED, norm_bf16, norm_plain, norm_rows, silu_rows
+from inferd_kernels.cpu.rows import norm_bf16, norm_plain, norm_rows, silu_rows
 from inferd_kernels.cpu.structs import ProbeArgs
 from inferd_plugins.attention.cpu import CpuAttention
 
@@ -130,8 +130,8 @@ def random_weight(kind: str, n: int, k: int) -> PackedWeight:
 def rows_for(kernel: CpuKernel, x: torch.Tensor) -> Any:
     """Norm rows [T, K] and make what the kernel multiplies of them."""
     weight = torch.ones(x.shape[1])
-    if kernel.input_format == "mixed rows":
-        return norm_rows(x, weight, 1e-5, fine=MIXED)
+    if kernel.input_format == "int8 rows":
+        return norm_rows(x, weight, 1e-5)
     return (norm_bf16 if kernel.input_format == "bf16 rows" else norm_plain)(x, weight, 1e-5)
 
 
@@ -212,8 +212,8 @@ def small_operators(machine: Machine) -> Iterator[Result]:
     x, gate_up = torch.randn(rows, HIDDEN), torch.randn(rows, 2 * MLP)
     weight = torch.ones(HIDDEN)
     for name, make, num_bytes in (
-        ("norm + quantize x512", lambda: norm_rows(x, weight, 1e-5, fine=MIXED), rows * HIDDEN * 5.5),
-        ("silu + quantize x512", lambda: silu_rows(gate_up, fine=MIXED), rows * MLP * 9.5),
+        ("norm + quantize x512", lambda: norm_rows(x, weight, 1e-5), rows * HIDDEN * 5.5),
+        ("silu + quantize x512", lambda: silu_rows(gate_up), rows * MLP * 9.5),
     ):
         program = Program()
         with program.record():

@@ -12,9 +12,9 @@ import torch
 from inferd_kernels.cpu.library import Reads
 from inferd_kernels.cpu.pages import Slabs
 from inferd_kernels.cpu.program import RowCount, empty, launch
-from inferd_kernels.cpu.rows import FINE, Bf16Rows, Int8Rows, float_rows, quantize, round_rows, source_of
+from inferd_kernels.cpu.rows import Bf16Rows, Int8Rows, float_rows, quantize, round_rows, source_of
 from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs, address_of
-from inferd_kernels.linear import InputFormat, LinearKernel, RowTable, WeightImage
+from inferd_kernels.linear import LinearKernel, RowTable, WeightImage
 from inferd_kernels.reference.forms import Packed
 
 BITS = {"u4_group": 4, "i8_group": 8}
@@ -120,17 +120,10 @@ class CpuKernel(LinearKernel):
 
 
 class CpuPackedLinear(CpuKernel):
-    """4- and 8-bit groups. Rows are quantized by 32 columns, by whatever norm or gate makes them.
+    """4- and 8-bit groups. Norms and gates quantize rows by 32 columns for them; outliers stay floats."""
 
-    To one byte a value (`int8 rows`, what such kernels commonly use), to two (`int16 rows`), or to two in the groups
-    whose rounding weighs most (`mixed rows`): ARCHITECTURE.md has what each costs and loses.
-    """
-
+    input_format = "int8 rows"
     rounds_rows = "int8"
-
-    def __init__(self, input_format: InputFormat = "mixed rows") -> None:
-        super().__init__()
-        self.input_format = input_format
 
     def accepts(self, weight: Packed, dtype: torch.dtype) -> bool:
         weight = _grouped(weight)
@@ -165,7 +158,7 @@ class CpuPackedLinear(CpuKernel):
         return PackedMatrix((n, k), data, described)
 
     def gemm_args(self, x: torch.Tensor | Int8Rows, weight: PackedMatrix, bias: torch.Tensor | None = None) -> GemmCall:
-        rows = x if isinstance(x, Int8Rows) else quantize(x, fine=FINE[self.input_format])
+        rows = x if isinstance(x, Int8Rows) else quantize(x)
         args = _copy(weight.args)
         args.x, args.source = rows.args.out, source_of(rows)
         args.bias = address_of(bias)

@@ -11,7 +11,7 @@ from inferd_kernels.cpu.program import RowCount, empty, launch, recording
 from inferd_kernels.cpu.structs import (
     GROUP,
     GROUP_BYTES,
-    MARKS,
+    OUTLIER_BYTES,
     SOURCE_NORM,
     SOURCE_PLAIN,
     SOURCE_SILU,
@@ -25,27 +25,21 @@ DEFERRED_ROWS = 2
 SCRATCH_BYTES = 1 << 20
 """Of each thread, as in `src/kernels.h`."""
 
-MIXED = 2.0
-"""Squared scale of a group, in means of its row, above which mixed rows keep a second byte a value."""
-
-Fine = float | None
-"""From which squared scale on, in means of the row, a group gets fine codes; 0: all groups, None: none."""
-
-FINE: dict[str, Fine] = {"int8 rows": None, "mixed rows": MIXED, "int16 rows": 0.0}
-"""By input format of a linear kernel."""
+OUTLIER_ABOVE = 1.5
+"""Squared scale of a group, in means of its row, above which its largest value is kept as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Rows:
     """Rows [T, K] as groups of 32 int8 codes with a scale and sums, in records of `GROUP_BYTES`.
 
-    Groups may have a second byte a value, what rounding to the first left over; `marks` says which do.
+    The largest values of some groups are kept apart: `counts` of them a row, each with its column.
     """
 
     shape: tuple[int, int]
     groups: torch.Tensor
-    fine: torch.Tensor | None
-    marks: torch.Tensor | None
+    outliers: torch.Tensor
+    counts: torch.Tensor
     args: QuantArgs
     kept: tuple[object, ...]
     """What `args` points to: a recorded multiplication may make the rows itself."""
@@ -61,19 +55,19 @@ class Bf16Rows:
     kept: tuple[object, ...]
 
 
-def quantize(x: torch.Tensor, *, fine: Fine = None) -> Int8Rows:
+def quantize(x: torch.Tensor, *, outlier_above: float = OUTLIER_ABOVE) -> Int8Rows:
     """Quantize plain rows [T, K]."""
-    return _int8(x, x.shape[1], SOURCE_PLAIN, fine=fine)
+    return _int8(x, x.shape[1], SOURCE_PLAIN, outlier_above=outlier_above)
 
 
-def norm_rows(x: torch.Tensor, weight: torch.Tensor, eps: float, *, fine: Fine = None) -> Int8Rows:
+def norm_rows(x: torch.Tensor, weight: torch.Tensor, eps: float) -> Int8Rows:
     """RMSNorm, then quantize."""
-    return _int8(x, x.shape[1], SOURCE_NORM, weight, eps, fine=fine)
+    return _int8(x, x.shape[1], SOURCE_NORM, weight, eps)
 
 
-def silu_rows(gate_up: torch.Tensor, *, fine: Fine = None) -> Int8Rows:
+def silu_rows(gate_up: torch.Tensor) -> Int8Rows:
     """silu(gate) * up of rows [T, 2 K], then quantize."""
-    return _int8(gate_up, gate_up.shape[1] // 2, SOURCE_SILU, fine=fine)
+    return _int8(gate_up, gate_up.shape[1] // 2, SOURCE_SILU)
 
 
 def round_rows(x: torch.Tensor) -> Bf16Rows:
@@ -115,24 +109,23 @@ def _int8(
     weight: torch.Tensor | None = None,
     eps: float = 0.0,
     *,
-    fine: Fine = None,
+    outlier_above: float = OUTLIER_ABOVE,
 ) -> Int8Rows:
     x = float_rows(x)
     rows, groups = x.shape[0], -(-columns // GROUP)
-    words = -(-groups // MARKS)
     made = empty((rows, groups * GROUP_BYTES), torch.uint8)
-    rest = marks = None
+    outliers, counts = empty((rows, groups * OUTLIER_BYTES), torch.uint8), empty((rows,), torch.int32)
     args = _args(x, columns, source, weight, eps)
-    args.out = Int8RowsStruct(groups=made.data_ptr())
-    if fine is not None:
-        rest, marks = empty((rows, groups * GROUP), torch.int8), empty((rows, words), torch.int64)
-        args.out.fine, args.out.marks, args.fine_above = rest.data_ptr(), marks.data_ptr(), fine
+    args.out, args.outlier_above = (
+        Int8RowsStruct(made.data_ptr(), outliers.data_ptr(), counts.data_ptr()),
+        outlier_above,
+    )
     if recording() is not None:
-        args.deferred = min(DEFERRED_ROWS, SCRATCH_BYTES // (groups * (GROUP_BYTES + GROUP) + 8 * words))
+        args.deferred = min(DEFERRED_ROWS, SCRATCH_BYTES // (groups * (GROUP_BYTES + OUTLIER_BYTES) + 4))
     count = RowCount(rows)
     args.rows = count.address
     launch("quantize", args, weight)
-    return Int8Rows((rows, columns), made, rest, marks, args, (x, weight, count))
+    return Int8Rows((rows, columns), made, outliers, counts, args, (x, weight, count))
 
 
 def _bf16(x: torch.Tensor, columns: int, source: int, weight: torch.Tensor | None = None, eps: float = 0.0) -> Bf16Rows:

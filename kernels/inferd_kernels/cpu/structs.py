@@ -7,10 +7,10 @@ from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
 import torch
 
 GROUP = 32
-GROUP_BYTES = 48
+GROUP_BYTES = 44
 """Of one group of a quantized row."""
-MARKS = 64
-"""Groups to a word of marks."""
+OUTLIER_BYTES = 8
+"""Of a value that a quantized row keeps, and its column."""
 SOURCE_PLAIN, SOURCE_NORM, SOURCE_SILU = range(3)
 NUMBERS = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 """`enum number` by dtype."""
@@ -24,7 +24,7 @@ def address_of(tensor: torch.Tensor | None) -> int | None:
 
 
 class Int8RowsStruct(Structure):
-    _fields_ = [("groups", c_void_p), ("fine", c_void_p), ("marks", c_void_p), ("halves", c_void_p)]
+    _fields_ = [("groups", c_void_p), ("outliers", c_void_p), ("counts", c_void_p), ("halves", c_void_p)]
 
 
 class QuantArgs(Structure):
@@ -38,7 +38,7 @@ class QuantArgs(Structure):
         ("columns", c_int32),
         ("source", c_int32),
         ("eps", c_float),
-        ("fine_above", c_float),
+        ("outlier_above", c_float),
         ("deferred", c_int32),
     ]
 

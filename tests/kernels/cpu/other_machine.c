@@ -61,7 +61,7 @@ enum { ROWS = 10, N = 50, K = 96, GROUPS = K / GROUP };
 
 static struct int8_rows rows_room(int32_t rows, int in_bf16) {
     if (in_bf16) return (struct int8_rows){.halves = room(rows * K * 2)};
-    return (struct int8_rows){room(rows * GROUPS * (int64_t)sizeof(struct row_group)), room(rows * K), room(rows * 8), NULL};
+    return (struct int8_rows){room(rows * GROUPS * (int64_t)sizeof(struct row_group)), room(rows * GROUPS * (int64_t)sizeof(struct outlier)), room(rows * 4), NULL};
 }
 
 /* Multiply `rows` rows of x from `first` on into y. */
@@ -71,7 +71,6 @@ static void multiply(struct gemm_args gemm, const struct quant_args *like, int32
     quantize.rows = gemm.rows = &rows;
     quantize.x += first * quantize.x_stride;
     quantize.out = plain ? (struct int8_rows){0} : rows_room(rows, gemm.x.halves != NULL);
-    if (like->fine_above < 0) quantize.out.fine = NULL, quantize.out.marks = NULL;
     gemm.x = quantize.out;
     if (plain) gemm.plain = quantize.plain = room(rows * K * 4), gemm.plain_stride = K;
     gemm.y = y, gemm.y_stride = N;
@@ -100,7 +99,7 @@ static void multiplications(void) {
         gemm.has_min = pack.mins != NULL;
         if (i == 15) gemm.x.halves = room(1);
         struct quant_args quantize = {.x = x, .x_stride = 2 * K, .weight = weight, .columns = K, .source = i % 3, .eps = 1e-5f};
-        quantize.fine_above = i < 4 ? -1.0f : i < 8 ? 1.0f : 0.0f;
+        quantize.outlier_above = i < 4 ? INFINITY : i < 8 ? 1.0f : 0.0f;
         char name[64];
         snprintf(name, sizeof name, "gemm-%d-%d-%s-%s%s", bits, group, types[type], sources[quantize.source], i == 15 ? "-pairs" : "");
         case_name = name;

@@ -10,9 +10,7 @@ from inferd_kernels.cpu.library import Library
 from inferd_kernels.cpu.linear import CpuBf16Linear, CpuDenseLinear, CpuPackedLinear
 from inferd_kernels.cpu.program import Program
 from inferd_kernels.cpu.rows import (
-    FINE,
-    MIXED,
-    Fine,
+    OUTLIER_ABOVE,
     Int8Rows,
     norm_plain,
     norm_rows,
@@ -20,14 +18,15 @@ from inferd_kernels.cpu.rows import (
     silu_plain,
     silu_rows,
 )
-from inferd_kernels.linear import DequantizedLinear, InputFormat, default_kernels
+from inferd_kernels.cpu.structs import GROUP, GROUP_BYTES
+from inferd_kernels.linear import DequantizedLinear, default_kernels
 from inferd_kernels.norms import gate_for, norm_for
 from inferd_kernels.reference.forms import dequantize
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 KERNEL = CpuPackedLinear()
-PLAIN = {None: 3e-2, MIXED: 2e-2, 0.0: 1e-4}
-"""Largest error of a product by the fine codes that rows have."""
+ALL, NONE = 0.0, float("inf")
+"""Of every group the largest value kept apart, or of none."""
 
 
 def packed(
@@ -63,26 +62,28 @@ def rows(count: int, columns: int) -> torch.Tensor:
     return torch.randn(count, columns, generator=torch.Generator().manual_seed(columns))
 
 
-def marked(x: Int8Rows) -> torch.Tensor:
-    """Return which groups have fine codes, [T, G]."""
-    assert x.marks is not None
-    bits = (x.marks.unsqueeze(-1) >> torch.arange(64)) & 1
-    return bits.flatten(1)[:, : x.groups.shape[1] // 48].bool()
+def outliers(x: Int8Rows) -> torch.Tensor:
+    """Return the values that are kept apart where they belong, [T, K to whole groups], zeros elsewhere, in float64."""
+    kept = torch.zeros(x.shape[0], x.groups.shape[1] // GROUP_BYTES * GROUP, dtype=torch.float64)
+    found = x.outliers.view(x.shape[0], -1, 8).contiguous()
+    numbers, columns = found.view(F32)[..., 0], found.view(torch.int32)[..., 1]
+    for row, count in enumerate(x.counts.tolist()):
+        kept[row, columns[row, :count].long()] = numbers[row, :count].double()
+        assert columns[row, :count].tolist() == sorted(set(columns[row, :count].tolist()))
+    return kept
 
 
 def codes_and_scales(x: Int8Rows) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return codes [T, G, 32] with what the fine ones add, and scales [T, G, 1], in float64."""
-    groups = x.groups.view(x.shape[0], -1, 48)
-    codes = groups[..., :32].contiguous().view(torch.int8).double()
-    if x.fine is not None:
-        codes += torch.where(marked(x).unsqueeze(-1), x.fine.view(codes.shape).double() / 256, 0)
-    return codes, groups[..., 32:36].contiguous().view(F32).double()
+    """Return codes [T, G, 32] and scales [T, G, 1], in float64."""
+    groups = x.groups.view(x.shape[0], -1, GROUP_BYTES)
+    codes = groups[..., :GROUP].contiguous().view(torch.int8).double()
+    return codes, groups[..., GROUP : GROUP + 4].contiguous().view(F32).double()
 
 
 def values(x: Int8Rows) -> torch.Tensor:
     """Return what quantized rows stand for, in float64."""
     codes, scales = codes_and_scales(x)
-    return (codes * scales).flatten(1)[:, : x.shape[1]]
+    return ((codes * scales).flatten(1) + outliers(x))[:, : x.shape[1]]
 
 
 def worst(got: torch.Tensor, want: torch.Tensor) -> float:
@@ -90,16 +91,17 @@ def worst(got: torch.Tensor, want: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-@pytest.mark.parametrize("fine", [None, MIXED, 0.0])
-def test_equals_the_dequantised_weight(tier: str, name: str, fine: Fine) -> None:
+@pytest.mark.parametrize("above", [NONE, OUTLIER_ABOVE, ALL])
+def test_equals_the_dequantised_weight(tier: str, name: str, above: float) -> None:
     weight = WEIGHTS[name]
     n, k = weight.shape
     x, bias, residual = rows(13, k), torch.randn(n), torch.randn(13, n)
-    quantized = quantize(x, fine=fine)
+    x[:, 5 :: GROUP + 1] *= 8
+    quantized = quantize(x, outlier_above=above)
     got = KERNEL.linear(quantized, KERNEL.prepare(weight, device="cpu", dtype=F32), bias, residual=residual).double()
     exact = dequantize(weight).double().T
     assert worst(got, values(quantized) @ exact + bias + residual) < 2e-6
-    assert worst(got, x.double() @ exact + bias + residual) < PLAIN[fine]
+    assert worst(got, x.double() @ exact + bias + residual) < (3e-2 if above == NONE else 2e-2)
 
 
 @pytest.mark.parametrize("name", ["Q4_1", "Q4_0, ragged", "Q6_K"])
@@ -107,7 +109,7 @@ def test_a_row_has_the_same_bits_in_any_step(tier: str, name: str, library: Libr
     weight = WEIGHTS[name]
     prepared = KERNEL.prepare(weight, device="cpu", dtype=F32)
     x = rows(70, weight.shape[1])
-    x[::7, :32] *= 10  # groups with fine codes beside rows without
+    x[::7, :32] *= 10  # rows with outliers beside rows without
     whole = KERNEL.linear(x, prepared)
     for threads in (1, 2):
         library.set_threads(threads)
@@ -115,20 +117,30 @@ def test_a_row_has_the_same_bits_in_any_step(tier: str, name: str, library: Libr
             assert torch.equal(KERNEL.linear(x[70 - count :], prepared), whole[70 - count :]), (threads, count)
 
 
-def test_groups_that_weigh_most_get_fine_codes(tier: str) -> None:
+def test_groups_that_weigh_most_keep_their_largest_value(tier: str) -> None:
     """Those whose squared scale is above so many means of their row; each row judges alone."""
     x = rows(9, 2240)
     x[0, 64:96] *= 50
     x[3, 2208:] *= 30
     x[4] = 0
-    mixed, plain, full = (quantize(x, fine=fine) for fine in (MIXED, None, 0.0))
-    codes, scales = codes_and_scales(plain)
+    x[5, 70] = -400
+    some, none, full = (quantize(x, outlier_above=above) for above in (OUTLIER_ABOVE, NONE, ALL))
+    codes, scales = codes_and_scales(none)
     squares = scales.squeeze(-1) ** 2
-    want = squares > MIXED * squares.mean(1, keepdim=True)
-    assert torch.equal(marked(mixed), want)
-    assert want.sum(1)[[0, 3, 4]].tolist() == [1, 1, 0]
-    assert torch.equal(codes_and_scales(mixed)[0], torch.where(want.unsqueeze(-1), codes_and_scales(full)[0], codes))
-    assert torch.equal(codes_and_scales(mixed)[1], scales)
+    want = squares > OUTLIER_ABOVE * squares.mean(1, keepdim=True)
+    assert not outliers(none).any()
+    assert some.counts.tolist() == want.sum(1).tolist()
+    assert some.counts[[0, 3, 4, 5]].tolist() == [1, 1, 0, 1]
+    assert outliers(some)[5].nonzero().tolist() == [[70]]
+    largest = torch.where(want, x.view(9, 70, GROUP).abs().amax(-1), 0)
+    assert torch.equal(outliers(some).view(9, 70, GROUP).abs().amax(-1).float(), largest)
+    for got, other in zip(codes_and_scales(some), codes_and_scales(full), strict=True):
+        assert torch.equal(got[want], other[want])
+    assert torch.equal(codes_and_scales(some)[0][~want], codes[~want])
+    assert torch.equal(codes_and_scales(some)[1][~want], scales[~want])
+    assert (
+        codes_and_scales(some)[1][5, 2] / scales[5, 2]
+    ).item() < 0.02  # the rest of the group has a scale of its own
 
 
 def test_embedding_rows_are_bit_for_bit_those_of_the_form(tier: str) -> None:
@@ -230,20 +242,18 @@ def test_norm_and_gate_equal_torch(tier: str) -> None:
     want = torch.nn.functional.silu(gate_up[:, :100].double()) * gate_up[:, 100:]
     assert worst(silu_plain(gate_up).double(), want) < 1e-6
     assert worst(values(silu_rows(gate_up)), want) < 1e-2
-    assert worst(values(silu_rows(gate_up, fine=0.0)), want) < 4e-5
-    assert worst(values(norm_rows(x, weight, 1e-5, fine=0.0)), norm_plain(x, weight, 1e-5).double()) < 4e-5
+    assert worst(values(norm_rows(x, weight, 1e-5)), norm_plain(x, weight, 1e-5).double()) < 1e-2
 
 
-@pytest.mark.parametrize("input_format", FINE)
-def test_norm_and_gate_write_what_a_kernel_makes_of_plain_rows(tier: str, input_format: InputFormat) -> None:
+def test_norm_and_gate_write_what_a_kernel_makes_of_plain_rows(tier: str) -> None:
     """The fusion contract: the same bits, whoever quantizes."""
-    kernel = CpuPackedLinear(input_format)
-    prepared = kernel.prepare(WEIGHTS["Q4_1"], device="cpu", dtype=F32)
+    prepared = KERNEL.prepare(WEIGHTS["Q4_1"], device="cpu", dtype=F32)
     x, weight, gate_up = rows(5, 64), torch.rand(64), rows(5, 128)
-    normed = kernel.linear(norm_for(input_format)(x, weight, 1e-5), prepared)
-    assert torch.equal(normed, kernel.linear(norm_for("native rows")(x, weight, 1e-5), prepared))
-    gated = kernel.linear(gate_for("silu", input_format)(gate_up), prepared)
-    assert torch.equal(gated, kernel.linear(gate_for("silu", "native rows")(gate_up), prepared))
+    x[1, 7] = gate_up[2, 9] = 40
+    normed = KERNEL.linear(norm_for(KERNEL.input_format)(x, weight, 1e-5), prepared)
+    assert torch.equal(normed, KERNEL.linear(norm_for("native rows")(x, weight, 1e-5), prepared))
+    gated = KERNEL.linear(gate_for("silu", KERNEL.input_format)(gate_up), prepared)
+    assert torch.equal(gated, KERNEL.linear(gate_for("silu", "native rows")(gate_up), prepared))
 
 
 def test_what_no_native_kernel_takes_falls_back(library: Library) -> None:

@@ -31,21 +31,26 @@ struct step {
     struct reads reads;
 };
 
-/* One group of one quantized row: x = scale * (code + fine / 256), where the fine codes lie apart. `sum` is that of the
- * whole group; `half` and `fine_half` are the sums of codes 0..15 and 16..31. */
+/* One group of one quantized row: x = scale * code. `sum` is that of the group with its outlier; `half` has the sums
+ * of codes 0..15 and 16..31. */
 struct row_group {
     int8_t codes[GROUP];
     float scale, sum;
-    int16_t half[2], fine_half[2];
+    int16_t half[2];
 };
 
-/* Quantized rows: groups [rows, groups]; fine [rows, groups * 32] or null; marks [rows, words of 64 groups] says which
- * groups have fine codes; those of the others are never written. Or, in place of all three, rows rounded to bf16:
- * halves [rows, groups * 32], zeros past the columns. */
+/* A value that is kept as it is: its code is 0. */
+struct outlier {
+    float value;
+    uint32_t column;
+};
+
+/* Quantized rows: groups [rows, groups]; outliers [rows, groups], of which each row has so many as `counts` [rows] says, by
+ * column. Or, in place of all three, rows rounded to bf16: halves [rows, groups * 32], zeros past the columns. */
 struct int8_rows {
     struct row_group *groups;
-    int8_t *fine;
-    uint64_t *marks;
+    struct outlier *outliers;
+    int32_t *counts;
     uint16_t *halves;
 };
 
@@ -63,7 +68,7 @@ struct quant_args {
     int32_t columns;
     int32_t source;
     float eps;
-    float fine_above; /* a group gets fine codes where its squared scale is above so many times the row's mean */
+    float outlier_above; /* the largest value of a group is kept where its squared scale is above so many times the row's mean */
     int32_t deferred; /* rows up to here are left to the multiplications that read them */
 };
 

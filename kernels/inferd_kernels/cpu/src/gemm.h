@@ -6,7 +6,8 @@
  *   8 bits  8 vectors; byte 4c + i of vector j is depth 4j + i of column c, plus 128;
  * then 16 scales (for each half of the group, where groups are of 16), then as many mins. Dense weights lie as
  * gemm_dense.h says. One output is summed over the groups in order, in float32, whatever tile it falls in:
- * sum over g of scale_w scale_x (exact int32 dot product, zero point removed) + min_w sum_x.
+ * sum over g of scale_w scale_x (exact int32 dot product, zero point removed) + min_w sum_x; then the outliers of the row,
+ * each times its weight.
  */
 
 /* Tiles. Up to FEW_ROWS rows of codes or bf16 take one block of columns at a time: weights then come as one stream, which is what
@@ -79,9 +80,9 @@ INLINE void group_numbers(const uint8_t *const *w, int64_t at, int number, vf *o
         for (int c = 0; c < C; c++) out[c] = vf_load((const float *)(const void *)(w[c] + at));
 }
 
-/* Add the products of one group of R rows and C blocks: of their codes or, where `fine` is given, of those alone. */
+/* Add the products of one group of R rows and C blocks. */
 INLINE void tile_group(const struct gemm_args *a, const uint8_t *const *w, const struct row_group *x, int64_t row_bytes,
-                       const int8_t *fine, vf (*sum)[WIDE], const int R, const int C, const int BITS, const int HALVES) {
+                       vf (*sum)[WIDE], const int R, const int C, const int BITS, const int HALVES) {
     const int64_t size = 16 * number_bytes(a->number);
 #define ROW(r) ((const struct row_group *)((const char *)x + (r) * row_bytes))
 #pragma GCC unroll 2
@@ -91,39 +92,50 @@ INLINE void tile_group(const struct gemm_args *a, const uint8_t *const *w, const
             for (int c = 0; c < C; c++) dot[r][c] = vi_set(0);
         if (a->zero)
             for (int r = 0; r < R; r++) {
-                const int16_t *half = fine ? ROW(r)->fine_half : ROW(r)->half;
+                const int16_t *half = ROW(r)->half;
                 for (int c = 0; c < C; c++) dot[r][c] = vi_set(-a->zero * (HALVES == 2 ? half[h] : half[0] + half[1]));
             }
-        dot_group(w, fine ? fine : x->codes, row_bytes, h, dot, R, C, BITS, HALVES);
+        dot_group(w, x->codes, row_bytes, h, dot, R, C, BITS, HALVES);
         vf scale[WIDE];
         group_numbers(w, BITS * 64 + h * size, a->number, scale, C);
         for (int r = 0; r < R; r++) {
-            vf scale_x = vf_set(fine ? ROW(r)->scale * (1.0f / 256) : ROW(r)->scale);
+            vf scale_x = vf_set(ROW(r)->scale);
             for (int c = 0; c < C; c++) sum[r][c] = vf_fma(vi_float(dot[r][c]), vf_mul(scale[c], scale_x), sum[r][c]);
         }
-        if (!a->has_min || (fine && HALVES == 1)) continue;
+        if (!a->has_min) continue;
         vf min[WIDE];
         group_numbers(w, BITS * 64 + (HALVES + h) * size, a->number, min, C);
         for (int r = 0; r < R; r++) {
-            const float part = fine ? (float)ROW(r)->fine_half[h] * (1.0f / 256) : (float)ROW(r)->half[h];
-            vf total = vf_set(HALVES == 1 ? ROW(r)->sum : ROW(r)->scale * part);
+            vf total = vf_set(HALVES == 1 ? ROW(r)->sum : ROW(r)->scale * (float)ROW(r)->half[h]);
             for (int c = 0; c < C; c++) sum[r][c] = vf_fma(min[c], total, sum[r][c]);
         }
     }
 #undef ROW
 }
 
-/* Add the fine codes of one row, in the groups that have any. */
-INLINE void add_fine(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, vf (*sum)[WIDE],
-                     const int C, const int BITS, const int HALVES) {
-    const int64_t groups = a->groups, stride = group_bytes(a), words = mark_words(groups);
-    for (int64_t word = 0; word < words; word++)
-        for (uint64_t marks = x.marks[row * words + word]; marks; marks &= marks - 1) {
-            const int64_t g = word * 64 + __builtin_ctzll(marks);
-            const uint8_t *w[WIDE];
-            for (int c = 0; c < C; c++) w[c] = a->weights + ((int64_t)(block + c) * groups + g) * stride;
-            tile_group(a, w, x.groups + row * groups + g, 0, x.fine + (row * groups + g) * GROUP, sum, 1, C, BITS, HALVES);
+/* Add the products of the outliers of one row. The sums of groups have them already, and so has what was added for mins;
+ * only halves of groups have not. */
+INLINE void add_outliers(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, vf *sum, const int C,
+                         const int BITS, const int HALVES) {
+    const int64_t stride = group_bytes(a), size = 16 * number_bytes(a->number);
+    const struct outlier *o = x.outliers + row * a->groups, *end = o + x.counts[row];
+    const vi zero = vi_set(-a->zero);
+    for (; o < end; o++) {
+        const uint32_t g = o->column / GROUP, d = o->column % GROUP, h = HALVES == 2 ? d / 16 : 0;
+        const uint32_t vector = BITS == 4 ? d / 8 : d / 4, shift = BITS == 4 ? d % 4 * 8 + d / 4 % 2 * 4 : d % 4 * 8;
+        const vf value = vf_set(o->value);
+        const uint8_t *w[WIDE];
+        for (int c = 0; c < C; c++) w[c] = a->weights + ((int64_t)(block + c) * a->groups + g) * stride;
+        vf scale[WIDE], min[WIDE];
+        group_numbers(w, BITS * 64 + h * size, a->number, scale, C);
+        for (int c = 0; c < C; c++) {
+            vi code = vi_add(vi_bits(w[c] + vector * 64, (int)shift, BITS == 4 ? 15 : 255), zero);
+            sum[c] = vf_fma(vf_mul(scale[c], value), vi_float(code), sum[c]);
         }
+        if (HALVES == 1 || !a->has_min) continue;
+        group_numbers(w, BITS * 64 + (HALVES + h) * size, a->number, min, C);
+        for (int c = 0; c < C; c++) sum[c] = vf_fma(min[c], value, sum[c]);
+    }
 }
 
 /* Ask for the lines of y, which a tile writes at its end: stores wait for them one after the other. */
@@ -140,7 +152,7 @@ INLINE int64_t bytes_ahead(int64_t block_bytes, int64_t row, const int R, const 
     return C == 1 ? 8192 : C * block_bytes;
 }
 
-/* All groups in order; then, row by row, the fine codes. */
+/* All groups in order; then, row by row, the outliers. */
 INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t row, int32_t block, const int R, const int C,
                        const int BITS, const int HALVES) {
     const int64_t groups = a->groups, stride = group_bytes(a), row_bytes = groups * (int64_t)sizeof(struct row_group);
@@ -155,7 +167,7 @@ INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t ro
     for (int64_t g = 0; g < groups; g++) {
         for (int64_t line = 0; ahead && line < stride; line += 64)
             for (int c = 0; c < C; c++) PREFETCH_SECOND(w[c] + ahead + line);
-        tile_group(a, w, first + g, row_bytes, NULL, sum, R, C, BITS, HALVES);
+        tile_group(a, w, first + g, row_bytes, sum, R, C, BITS, HALVES);
         for (int c = 0; c < C; c++) w[c] += stride;
     }
     vf kept[FEW_ROWS][WIDE]; /* indexed by row at run time: the sums above stay in registers */
@@ -163,7 +175,7 @@ INLINE void tile_codes(const struct gemm_args *a, struct int8_rows x, int64_t ro
         for (int c = 0; c < C; c++) kept[r][c] = sum[r][c];
 #pragma GCC unroll 1
     for (int r = 0; r < R; r++) {
-        if (x.fine) add_fine(a, x, row + r, block, kept + r, C, BITS, HALVES);
+        add_outliers(a, x, row + r, block, kept[r], C, BITS, HALVES);
         for (int c = 0; c < C; c++) finish(a, row + r, block + c, kept[r][c]);
     }
 }

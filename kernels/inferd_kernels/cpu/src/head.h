@@ -23,7 +23,7 @@ static struct gemm_args part_of(const struct gemm_args *a, int64_t row, int64_t 
     if (part.plain) part.plain += row * part.plain_stride;
     if (part.x.groups) part.x.groups += row * a->groups;
     if (part.x.halves) part.x.halves += row * a->groups * GROUP;
-    if (part.x.fine) part.x.fine += row * a->groups * GROUP, part.x.marks += row * mark_words(a->groups);
+    if (part.x.outliers) part.x.outliers += row * a->groups, part.x.counts += row;
     return part;
 }
 

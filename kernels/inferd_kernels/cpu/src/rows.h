@@ -2,8 +2,6 @@
 
 #define LOG2E 1.44269504088896341f
 
-INLINE int64_t mark_words(int64_t groups) { return (groups + 63) / 64; }
-
 /* Codes of one group; returns the scale, 0 for one that has none. */
 INLINE float quantize_group(vf low, vf high, struct row_group *out) {
     int32_t top = vf_top_bits(low, high);
@@ -17,24 +15,23 @@ INLINE float quantize_group(vf low, vf high, struct row_group *out) {
     vf_to_bytes(vf_mul(low, inverse), out->codes);
     vf_to_bytes(vf_mul(high, inverse), out->codes + 16);
     out->half[0] = sum_16(out->codes), out->half[1] = sum_16(out->codes + 16);
-    out->fine_half[0] = out->fine_half[1] = 0;
     out->scale = peak / 127.0f;
     out->sum = out->scale * (float)(out->half[0] + out->half[1]);
     return out->scale;
 }
 
-/* What rounding left over, in 256ths. */
-INLINE vf rest_256(vf x, const int8_t *codes, float scale) {
-    vf rest = vf_sub(vf_div(x, vf_set(scale)), vf_bytes(codes));
-    return vf_max(vf_set(-127.0f), vf_min(vf_mul(rest, vf_set(256.0f)), vf_set(127.0f)));
-}
-
-INLINE void add_fine_codes(vf low, vf high, struct row_group *group, int8_t *fine) {
-    vf_to_bytes(rest_256(low, group->codes, group->scale), fine);
-    vf_to_bytes(rest_256(high, group->codes + 16, group->scale), fine + 16);
-    group->fine_half[0] = sum_16(fine), group->fine_half[1] = sum_16(fine + 16);
-    const float rest = (float)(group->fine_half[0] + group->fine_half[1]) * (1.0f / 256);
-    group->sum = group->scale * ((float)(group->half[0] + group->half[1]) + rest);
+/* Quantize a group without its largest value, which is returned: the others then need not share its scale. */
+INLINE struct outlier set_apart(vf low, vf high, int64_t column, struct row_group *out) {
+    const uint32_t top = (uint32_t)vf_top_bits(low, high);
+    float x[GROUP];
+    vf_store(x, low), vf_store(x + 16, high);
+    int at = 0;
+    while ((bits_of_f32(x[at]) & 0x7fffffff) != top) at++;
+    const struct outlier found = {x[at], (uint32_t)(column + at)};
+    x[at] = 0.0f;
+    quantize_group(vf_load(x), vf_load(x + 16), out);
+    out->sum += found.value;
+    return found;
 }
 
 INLINE vf load_tail(const float *p, int64_t left) {
@@ -86,17 +83,16 @@ static void make_row(const struct quant_args *a, int64_t row, struct int8_rows o
         float scale = quantize_group(low, high, out.groups + first + g);
         squares += scale * scale;
     }
-    if (!out.fine) return;
-    const float least = a->fine_above * squares / (float)groups;
-    uint64_t *marks = out.marks + at * mark_words(groups);
-    memset(marks, 0, (size_t)mark_words(groups) * 8);
+    if (!out.groups) return;
+    const float least = a->outlier_above * squares / (float)groups;
+    int32_t count = 0;
     for (int64_t g = 0; g < groups; g++) {
         struct row_group *group = out.groups + first + g;
         if (!(group->scale * group->scale > least)) continue;
-        marks[g / 64] |= (uint64_t)1 << g % 64;
         vf low = made_lanes(a, x, g * GROUP, inverse), high = made_lanes(a, x, g * GROUP + 16, inverse);
-        add_fine_codes(low, high, group, out.fine + (first + g) * GROUP);
+        out.outliers[first + count++] = set_apart(low, high, g * GROUP, group);
     }
+    out.counts[at] = count;
 }
 
 INLINE int32_t split_rows(int64_t rows, int32_t most) { return (int32_t)(rows < most ? rows : most); }
@@ -122,8 +118,8 @@ static struct int8_rows own_rows(const struct quant_args *source, struct worker 
             out.halves = (uint16_t *)worker->scratch;
         } else {
             out.groups = (struct row_group *)worker->scratch;
-            out.marks = (uint64_t *)(out.groups + rows * groups);
-            out.fine = source->out.fine ? (int8_t *)(out.marks + rows * mark_words(groups)) : NULL;
+            out.outliers = (struct outlier *)(out.groups + rows * groups);
+            out.counts = (int32_t *)(out.outliers + rows * groups);
         }
         for (int64_t row = 0; row < rows; row++) make_row(source, row, out, row);
         worker->made = source, worker->made_in = worker->serial, worker->made_rows = out;

@@ -98,6 +98,9 @@ INLINE float vf_top(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
 INLINE vf vi_float(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi vi_bits(const void *p, int shift, int mask) { /* of each lane of p: (lane >> shift) & mask */
+    return _mm512_and_si512(_mm512_srl_epi32(_mm512_loadu_si512(p), _mm_cvtsi32_si128(shift)), _mm512_set1_epi32(mask));
+}
 INLINE vb vb_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE vb vb_low(vb a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 INLINE vb vb_high(vb a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
@@ -117,7 +120,6 @@ INLINE int32_t vf_top_bits(vf a, vf b) { /* largest bits without sign: NaN and i
 INLINE void vf_to_bytes(vf a, int8_t *out) { /* rounds to nearest even */
     _mm_storeu_si128((void *)out, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
 }
-INLINE vf vf_bytes(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p))); }
 
 #elif defined(__AVX2__)
 
@@ -185,6 +187,12 @@ INLINE float vf_top(vf x) {
 INLINE vi vi_set(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 INLINE vi vi_add(vi x, vi y) { return (vi){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 INLINE vf vi_float(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+INLINE __m256i bits_(const void *p, int shift, int mask) {
+    return _mm256_and_si256(_mm256_srl_epi32(_mm256_loadu_si256(p), _mm_cvtsi32_si128(shift)), _mm256_set1_epi32(mask));
+}
+INLINE vi vi_bits(const void *p, int shift, int mask) {
+    return (vi){bits_(p, shift, mask), bits_((const __m256i *)p + 1, shift, mask)};
+}
 INLINE vb vb_load(const void *p) {
     return (vb){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)};
 }
@@ -224,8 +232,6 @@ INLINE void vf_to_bytes(vf x, int8_t *out) {
     _mm256_storeu_si256((void *)(t + 8), _mm256_cvtps_epi32(x.b));
     for (int i = 0; i < 16; i++) out[i] = (int8_t)t[i];
 }
-INLINE __m256 bytes8_(const int8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))); }
-INLINE vf vf_bytes(const int8_t *p) { return (vf){bytes8_(p), bytes8_(p + 8)}; }
 
 #elif defined(TIER_NEON)
 
@@ -347,6 +353,13 @@ INLINE vf vi_float(vi a) {
     LANES r.v[i] = (float)a.v[i];
     return r;
 }
+INLINE vi vi_bits(const void *p, int shift, int mask) {
+    uint32_t lanes[16];
+    vi r;
+    memcpy(lanes, p, 64);
+    LANES r.v[i] = (int32_t)(lanes[i] >> shift) & mask;
+    return r;
+}
 INLINE vb vb_load(const void *p) {
     vb r;
     memcpy(r.v, p, 64);
@@ -382,11 +395,6 @@ INLINE int32_t vf_top_bits(vf a, vf b) {
     return m;
 }
 INLINE void vf_to_bytes(vf a, int8_t *out) { LANES out[i] = (int8_t)round_even_(a.v[i]); }
-INLINE vf vf_bytes(const int8_t *p) {
-    vf r;
-    LANES r.v[i] = p[i];
-    return r;
-}
 #endif
 
 #if !defined(__AVX512VNNI__) /* which has masks */

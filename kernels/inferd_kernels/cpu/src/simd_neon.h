@@ -73,7 +73,6 @@ INLINE vf vf_i8(const void *p) {
     QUARTERS r.q[i] = vcvtq_f32_s32(wide.q[i]);
     return r;
 }
-INLINE vf vf_bytes(const int8_t *p) { return vf_i8(p); }
 INLINE vf vf_f8(const void *p) { /* as f32_of_f8 does: through float16, sign and code moved to their places */
     int8x16_t codes = vld1q_s8(p);
     const uint16x8_t kept = vdupq_n_u16(0xbfff);
@@ -100,6 +99,14 @@ INLINE vi vi_add(vi a, vi b) {
 INLINE vf vi_float(vi a) {
     vf r;
     QUARTERS r.q[i] = vcvtq_f32_s32(a.q[i]);
+    return r;
+}
+INLINE vi vi_bits(const void *p, int shift, int mask) { /* of each lane of p: (lane >> shift) & mask */
+    vi r;
+    QUARTERS {
+        uint32x4_t lanes = vshlq_u32(vreinterpretq_u32_u8(vld1q_u8((const uint8_t *)p + 16 * i)), vdupq_n_s32(-shift));
+        r.q[i] = vreinterpretq_s32_u32(vandq_u32(lanes, vdupq_n_u32((uint32_t)mask)));
+    }
     return r;
 }
 INLINE vb vb_load(const void *p) {
