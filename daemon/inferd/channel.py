@@ -88,6 +88,11 @@ class Channel(Generic[T]):
         """Block until something can be received; False when the time is over."""
         return bool(self.socket.poll(None if timeout_s is None else int(timeout_s * 1000)))
 
+    @property
+    def file(self) -> int:
+        """A file that can be read from when something has come since `recv_all` last found no more, or may have."""
+        return self.socket.fileno()
+
     def close(self) -> None:
         """Close the socket; the front removes what a killed child left of it."""
         self.socket.close()

@@ -117,16 +117,18 @@ def measure(batch: int, steps: int, *, drafter: DraftModel | None = None, max_dr
 
 def measure_native(path: str, batch: int, steps: int, sampling: SamplingParams) -> dict[str, float]:
     """Return milliseconds a step of the real model: the whole, and Python's share of it."""
-    loaded = load_model(path, Side("native", {"max_context": PROMPT + steps + 64, "max_sequences": batch}))
+    loaded = load_model(
+        path, Side("native", {"max_context": PROMPT + steps + 64, "max_sequences": batch, "multi_step_ms": 0})
+    )
     engine, library = loaded.engine, load_library()
     for i in range(batch):
         prompt = [(i * 7 + j) % 1000 for j in range(PROMPT)]
         engine.submit(Submit(key=f"r{i}", client=f"c{i % 4}", prompt=prompt, sampling=sampling, eos_ids=()))
     native, run = [0.0], library.run
 
-    def timed(program: Any, count: int) -> None:
+    def timed(program: Any, count: int, **how: int) -> None:
         start = time.perf_counter()
-        run(program, count)
+        run(program, count, **how)
         native[0] += time.perf_counter() - start
 
     while len(engine.scheduler.running.decoding) < batch:

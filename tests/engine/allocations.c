@@ -33,18 +33,18 @@ void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t offset) {
     return seen(), real(at, n, prot, flags, fd, offset);
 }
 
-/* Run `run(steps, num_steps)`; the allocations meanwhile, or -1 if it failed. */
-int32_t count_run(int32_t (*run)(void *, int32_t), void *steps, int32_t num_steps) {
+/* Run `run(steps, num_steps, times, -1)`; the allocations meanwhile, or -1 if it failed. */
+int32_t count_run(int32_t (*run)(void *, int32_t, int32_t, int), void *steps, int32_t num_steps, int32_t times) {
     count = 0, counting = 1;
-    int32_t error = run(steps, num_steps);
+    int32_t error = run(steps, num_steps, times, -1);
     counting = 0;
     return error ? -1 : count;
 }
 
 /* What to hand to count_run to see that it counts: three. */
-int32_t allocate_three(void *steps, int32_t num_steps) {
+int32_t allocate_three(void *steps, int32_t num_steps, int32_t times, int news) {
     static void *volatile kept[3];
     for (int i = 0; i < 3; i++) kept[i] = malloc((size_t)num_steps + 1);
-    (void)steps;
+    (void)steps, (void)times, (void)news;
     return 0;
 }

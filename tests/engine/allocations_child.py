@@ -19,13 +19,13 @@ from tests.engine.steady import PROMPT, ROWS, tiny_engine
 def main(shim_path: str, folder: str) -> None:
     torch.set_num_threads(1)
     shim = ctypes.CDLL(shim_path)
-    shim.count_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32]
-    print(shim.count_run(ctypes.cast(shim.allocate_three, ctypes.c_void_p), None, 1))
+    shim.count_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32]
+    print(shim.count_run(ctypes.cast(shim.allocate_three, ctypes.c_void_p), None, 1, 1))
     run = ctypes.cast(load()._lib.inferd_run, ctypes.c_void_p)
     counts: list[int] = []
 
-    def counted(self: Library, steps: ctypes.Array, count: int) -> None:
-        counts.append(shim.count_run(run, ctypes.addressof(steps), count))
+    def counted(self: Library, steps: ctypes.Array, count: int, *, times: int = 1, news: int = -1) -> None:
+        counts.append(shim.count_run(run, ctypes.addressof(steps), count, times))
 
     Library.run = counted
     load().set_threads(3)

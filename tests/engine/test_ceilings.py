@@ -87,6 +87,8 @@ def test_a_folder_that_cannot_be_written_is_no_harm(tmp_path: Path) -> None:
 class Link:
     """The worker's channel, with messages that come after so many waits."""
 
+    file = -1
+
     def __init__(self, clock: Clock, *arriving: EngineIn | None) -> None:
         self.clock = clock
         self.arriving = list(arriving)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +56,8 @@ class ToyExecutor(Executor):
 
     def __init__(self, shape: EngineShape, windows: tuple[int | None, ...] = (None,), depth: int = 1) -> None:
         self.depth = depth
+        self.steps_done: Callable[[int], int] = lambda wanted: wanted
+        """How many of the steps of a batch are run before the host is wanted."""
         self.size = shape.block_size
         self.windows = windows
         self.kv = np.full((len(windows), shape.num_blocks * shape.block_size, 2), POISON)
@@ -87,17 +90,43 @@ class ToyExecutor(Executor):
         self.batches.append(tuple(batch.counts))
         self.most_tokens = max(self.most_tokens, batch.num_tokens)
         self._fill_in(batch)
-        for group in range(len(self.windows)):
-            slots = batch.slots[group]
-            assert len(set(slots.tolist())) == len(slots), "two tokens go to one KV slot"
-            self.kv[group, slots, 0] = batch.token_ids
-            self.kv[group, slots, 1] = batch.positions
+        if batch.num_steps > 1:
+            return self._run_several(batch)
+        self._write(batch)
         rows = [self._row(batch, int(b)) for b in batch.sampling_seqs]
         for b, row in zip(batch.sampling_seqs, rows, strict=True):
             self.last[int(batch.seq_slots[b])] = row.ids[-1] if row.ids else 0
         self._check_sample_rows(batch)
         prompts = {b: self._prompt_logprobs(batch, b) for b, _ in batch.prompt_rows}
         return StepOutput(rows, prompts, 0.001)
+
+    def _write(self, batch: Batch) -> None:
+        for group in range(len(self.windows)):
+            slots = batch.slots[group]
+            assert len(set(slots.tolist())) == len(slots), "two tokens go to one KV slot"
+            self.kv[group, slots, 0] = batch.token_ids
+            self.kv[group, slots, 1] = batch.positions
+
+    def _run_several(self, batch: Batch) -> StepOutput:
+        """Decode several tokens a row; one that cannot be chosen is passed on as 0, and ends what the row gets."""
+        assert batch.counts.decode == batch.num_tokens
+        done = self.steps_done(batch.num_steps)
+        ids: list[list[int]] = [[] for _ in range(batch.num_seqs)]
+        ended: set[int] = set()
+        for step in range(done):
+            self._write(batch)
+            for b, row in enumerate([self._row(batch, b) for b in range(batch.num_seqs)]):
+                ended |= set() if row.ids else {b}
+                ids[b] += [] if b in ended else row.ids
+                batch.token_ids[b] = row.ids[0] if row.ids else 0
+            if step + 1 == done:
+                break
+            batch.positions += 1
+            batch.context_lens += 1
+            blocks, offsets = np.divmod(batch.positions, self.size)
+            batch.slots[:] = batch.block_tables[:, np.arange(batch.num_seqs), blocks] * self.size + offsets
+        rows = [RowOutput(got, None, "" if got else "logits are not finite") for got in ids]
+        return StepOutput(rows, {}, 0.001 * done, done)
 
     def _fill_in(self, batch: Batch) -> None:
         """Put the tokens in that the step before gave."""

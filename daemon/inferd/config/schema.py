@@ -147,6 +147,11 @@ class Engine(Table):
 
     The last chunk of a prompt may take twice the room, so that its first token does not wait for a remainder.
     """
+    multi_step_ms: Amount = 10.0
+    """How long a call may decode several tokens of each sequence in a row while nobody else waits; 0 = one a call.
+
+    On the CPU with compiled kernels and without drafts. A call ends after the step in which a message arrives.
+    """
     ageing_s: Period = 10.0
     """Waiting this long raises a request by one priority level."""
     memory: Size = 0

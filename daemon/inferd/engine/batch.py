@@ -41,6 +41,8 @@ class Plan:
     """Sequences that got an executor slot since the last plan."""
     left: list[int] = field(default_factory=list)
     """Slots given up since the last plan; they may be among the entered again."""
+    num_steps: int = 1
+    """Steps that the rows, all of them decoding, take in one call: each gives them a token."""
     lacks_room: bool = False
     """Rows are missing that would have taken the place of others, which a step in flight does not allow."""
 
@@ -94,6 +96,8 @@ class Batch:
     """[K, vocab / 32] the tokens it allows: bit i of word w is token 32 w + i."""
     prompt_rows: tuple[tuple[int, int], ...] = ()
     """(index into B, wanted top) of sequences whose prompt rows need logprobs in this step."""
+    num_steps: int = 1
+    """As in the plan; block tables then reach as far, the other arrays are those of the first step."""
     enter: list[SlotInit] = field(default_factory=list)
     leave: list[int] = field(default_factory=list)
 
@@ -116,7 +120,9 @@ class RowOutput(NamedTuple):
     """What one sampling sequence got from a step."""
 
     ids: Seq[int]
-    """Accepted drafts and the token sampled after them: 1 to k + 1 ids. Empty: bad numerics."""
+    """Accepted drafts and the token sampled after them: 1 to k + 1 ids, or one for each of several steps.
+
+    Empty: bad numerics."""
     logprobs: Seq[TokenLogprob] | None = None
     error: str = ""
 
@@ -131,3 +137,5 @@ class StepOutput(NamedTuple):
     rows: list[RowOutput]
     prompt_logprobs: dict[int, list[TokenLogprob]]
     elapsed_s: float
+    num_steps: int = 1
+    """That were run."""

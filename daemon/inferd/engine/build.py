@@ -127,6 +127,8 @@ def _engine(assembly: Assembly, loaded: _Loaded) -> Engine:
         skip_ahead=config.skip_ahead,
         ageing_s=config.ageing_s,
         step_s=config.step_ms / 1e3,
+        most_steps=loaded.executor.most_steps,
+        multi_step_s=config.multi_step_ms / 1e3,
         clock=time.monotonic,
         prefix_cache=config.prefix_cache,
     )

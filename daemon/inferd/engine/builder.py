@@ -63,7 +63,7 @@ class BatchBuilder:
         rows, counts = plan.rows, plan.counts
         for seq in plan.entered:
             self._write_tables(seq, 0, len(seq.tables[0]) if seq.tables else 0)
-        step = self._decode_step(rows) if counts.decode == len(rows) else self._ragged_step(plan)
+        step = self._decode_step(rows, plan.num_steps) if counts.decode == len(rows) else self._ragged_step(plan)
         masked_rows, masks = self._grammar_masks([rows[b] for b in step.sampling_seqs.tolist()])
         return Batch(
             counts=counts,
@@ -71,11 +71,12 @@ class BatchBuilder:
             masked_rows=masked_rows,
             masks=masks,
             prompt_rows=_prompt_rows(rows, counts.decode + counts.verify),
+            num_steps=plan.num_steps,
             enter=[_slot_init(seq) for seq in plan.entered],
             leave=list(plan.left),
         )
 
-    def _decode_step(self, rows: list[Row]) -> _Step:
+    def _decode_step(self, rows: list[Row], num_steps: int) -> _Step:
         """One token a sequence, the step that is made most often: lists copied into arrays and little else.
 
         While a model runs, its weights pass through the caches; each numpy function that is not used here saves more
@@ -91,15 +92,15 @@ class BatchBuilder:
         for group in range(len(slots)):
             blocks = [max(0, (seq.tables or ())[group][start // size]) for seq, start in zip(seqs, starts, strict=True)]
             slots[group] = [block * size + start % size for block, start in zip(blocks, starts, strict=True)]
-            for seq, start, block in zip(seqs, starts, blocks, strict=True):
-                if not start % size:
-                    self._tables[group, seq.slot, start // size] = block
+            for seq, start in zip(seqs, starts, strict=True):
+                for index in range(-(-start // size), (start + num_steps - 1) // size + 1):
+                    self._tables[group, seq.slot, index] = (seq.tables or ())[group][index]
         return _Step(
             token_ids=token_ids,
             positions=positions,
             cu_seqlens=self._arange[: num_seqs + 1],
             context_lens=np.add(positions, 1, out=self._context_lens[:num_seqs]),
-            block_tables=self._tables[:, seq_slots, : max(starts) // size + 1],
+            block_tables=self._tables[:, seq_slots, : (max(starts) + num_steps - 1) // size + 1],
             slots=slots,
             sample_rows=self._arange[:num_seqs],
             seq_slots=seq_slots,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from inferd_kernels.cpu.advance import advance
+from inferd_kernels.cpu.library import NO_FILE
 from inferd_kernels.cpu.linear import CpuKernel
 from inferd_kernels.cpu.operators import RowInputs, choose, gather
 from inferd_kernels.cpu.program import Program
@@ -19,7 +22,11 @@ if TYPE_CHECKING:
     from inferd.engine.workspace import BucketWorkspace, StepBuffers
     from inferd.model.decoder import Decoder
     from inferd.plugin.contracts import AttentionBackend
-    from inferd.plugin.types import LayerKV
+    from inferd.plugin.types import LayerKV, StepInputs
+
+
+MOST_STEPS = 16
+"""Of plain decoding that one call can take."""
 
 
 class Forward(NamedTuple):
@@ -31,6 +38,8 @@ class Forward(NamedTuple):
     """[R, vocab] float32; where tokens were chosen, only of rows whose logits are asked for"""
     ids: Callable[[], list[int]] | None = None
     """Waits for the chosen tokens [R], BAD_LOGITS or NO_TOKEN instead of some; None: none were chosen"""
+    later: Seq[list[int]] = ()
+    """The same of the steps after the first"""
 
 
 def chooses_natively(decoder: Decoder) -> bool:
@@ -53,6 +62,8 @@ class CapturedForward:
     ) -> None:
         """`sampler` has `native_rows` where `chooses_natively`."""
         self._decoder = decoder
+        self.news = NO_FILE
+        """Of several steps none begins while this file can be read from."""
         self._edits = sampler.native
         self._buffers = buffers
         self._program = program = Program()
@@ -62,7 +73,7 @@ class CapturedForward:
             self._hidden = decoder.forward(inputs, None, kv, backend, plan)
             with program.rows("sampled"):
                 picked = gather(self._hidden, inputs.sample_rows)
-                self._ids: np.ndarray | None = None
+                self._ids = self._kept = None
                 if self._edits is not None:
                     chosen = RowInputs(
                         sampler.params.choice,
@@ -72,7 +83,7 @@ class CapturedForward:
                         inputs.positions,
                         inputs.sample_rows,
                     )
-                    self._logits, self._ids = self._choose(picked, chosen)
+                    self._logits, self._ids, self._kept = self._choose(picked, chosen, inputs)
                 else:
                     self._logits = decoder.raw_logits(picked)
 
@@ -85,25 +96,34 @@ class CapturedForward:
     def num_calls(self) -> int:
         return len(self._program)
 
-    def _choose(self, hidden: torch.Tensor, inputs: RowInputs) -> tuple[torch.Tensor, np.ndarray]:
+    def _choose(
+        self, hidden: torch.Tensor, asked: RowInputs, inputs: StepInputs
+    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        """Return logits, the tokens of one step, and those of several."""
         head, norm = self._decoder.head, self._decoder.norm
         assert head is not None
         assert norm is not None
         assert isinstance(head.kernel, CpuKernel)
-        choices = choose(head.kernel, norm(hidden), head.weight, head.bias, inputs)
-        return choices.logits, choices.ids.numpy()
+        choices = choose(head.kernel, norm(hidden), head.weight, head.bias, asked)
+        kept = advance(choices.ids, inputs, block_size=self._buffers.block_size, most_steps=MOST_STEPS)
+        return choices.logits, choices.ids.numpy(), kept.numpy()
 
     def capture_ahead(self) -> Iterator[None]:
         """Nothing is left: one program serves every step."""
         return iter(())
 
     def __call__(self, batch: Batch) -> Forward:
-        """Run the step of a batch."""
+        """Run the steps of a batch."""
         tokens, sequences, sampled = self._buffers.load(batch)
         if self._edits is not None:
             self._edits.load(batch)
-        self._program.run(tokens=tokens, sequences=sequences, sampled=sampled)
+        num_steps = batch.num_steps
+        done = self._program.run(tokens=tokens, sequences=sequences, sampled=sampled, steps=num_steps, news=self.news)
         if self._ids is None:
             return Forward(self._hidden, self._decoder.capped(self._logits[:sampled]))
-        ids = self._ids[:sampled].tolist()
-        return Forward(self._hidden, self._logits, lambda: ids)
+        if num_steps == 1:
+            ids = self._ids[:sampled].tolist()
+            return Forward(self._hidden, self._logits, lambda: ids)
+        assert self._kept is not None
+        ids, *later = self._kept[:done, :sampled].tolist()
+        return Forward(self._hidden, self._logits, lambda: ids, later)

@@ -55,8 +55,10 @@ class Demand:
             total += sum([scan.over(row.start, row.num_tokens) for scan in self.attention_flops])
         return total
 
-    def kv_reads(self, rows: Sequence[Row]) -> list[float]:
-        """Return the bytes of KV that each decode or verify row has in view."""
+    def kv_reads(self, rows: Sequence[Row], num_steps: int = 1) -> list[float]:
+        """Return the bytes of KV that each decode or verify row has in view, in all its steps together."""
+        if num_steps > 1:
+            return [sum([scan.over(row.start, num_steps) for scan in self.kv_bytes]) for row in rows]
         contexts = [row.start + row.num_tokens for row in rows]
         if len(self.kv_bytes) == 1 and self.kv_bytes[0].window is None:
             amount = self.kv_bytes[0].amount

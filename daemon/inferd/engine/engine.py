@@ -109,7 +109,7 @@ class Engine:
             accepted = self.scheduler.journal.num_accepted
             work.overlap = self._overlap
             outputs, failed = self.scheduler.commit(oldest, out)
-            work.add(oldest, outputs, out.elapsed_s, self.scheduler.journal.num_accepted - accepted)
+            work.add(oldest, outputs, out.elapsed_s, self.scheduler.journal.num_accepted - accepted, out.num_steps)
             errors += failed
         self._tell_drafter()
         now = self._clock()
@@ -152,6 +152,10 @@ class Engine:
             self.scheduler.advance(plan)
             self._in_flight.append(plan)
         return bool(plan.rows)
+
+    def watch(self, file: int) -> None:
+        """Come back from a call of several steps early where this file can be read from."""
+        self.executor.watch(file)
 
     def idle(self) -> Ceilings | None:
         """Do a short slice of what can wait; called while there is nothing else."""

@@ -18,6 +18,8 @@ class Executor(ABC):
 
     depth: int = 1
     """Steps that may be in flight at once."""
+    most_steps: int = 1
+    """Steps of plain decoding that one batch may be run for."""
 
     @abstractmethod
     def submit(self, batch: Batch) -> None:
@@ -26,6 +28,9 @@ class Executor(ABC):
     @abstractmethod
     def collect(self) -> StepOutput:
         """Wait for the oldest step in flight."""
+
+    def watch(self, file: int) -> None:
+        """End batches of several steps early from now on where this file can be read from."""
 
     def use(self) -> DeviceUse:
         """Tell what this process holds on its device beside weights and KV, where that is known."""

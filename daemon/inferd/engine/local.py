@@ -19,6 +19,7 @@ class LocalExecutor(Executor):
     def __init__(self, runner: Runner, *, depth: int = 1) -> None:
         self.runner = runner
         self.depth = depth
+        self.most_steps = runner.most_steps
         self._pending: deque[Pending] = deque()
 
     def submit(self, batch: Batch) -> None:
@@ -29,6 +30,9 @@ class LocalExecutor(Executor):
 
     def collect(self) -> StepOutput:
         return self._pending.popleft()()
+
+    def watch(self, file: int) -> None:
+        self.runner.watch(file)
 
     def prepare(self) -> Iterator[None]:
         return self.runner.prepare()

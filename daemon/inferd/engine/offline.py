@@ -28,7 +28,7 @@ class Result:
     accepted: int = 0
     arrival: float = 0.0
     times: list[float] = field(default_factory=list)
-    """Arrival time of each output message."""
+    """When each token arrived."""
 
     @property
     def ttft(self) -> float:
@@ -90,5 +90,4 @@ def _record(result: Result, output: SeqOutput, now: float) -> None:
     result.preemptions = max(result.preemptions, output.preemptions)
     result.drafted = max(result.drafted, output.drafted)
     result.accepted = max(result.accepted, output.accepted)
-    if output.ids:
-        result.times.append(now)
+    result.times.extend([now] * len(output.ids))

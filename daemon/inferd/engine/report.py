@@ -62,7 +62,7 @@ class Work:
         self.charges = Charges()
         self.overlap: Overlap | None = None
 
-    def add(self, plan: Plan, outputs: list[SeqOutput], elapsed_s: float, accepted: int) -> None:
+    def add(self, plan: Plan, outputs: list[SeqOutput], elapsed_s: float, accepted: int, num_steps: int = 1) -> None:
         counts = plan.counts
         first = counts.decode + counts.verify
         decoding, prefilling = plan.rows[:first], plan.rows[first:]
@@ -77,9 +77,9 @@ class Work:
         share = self.prefill_tokens / max(1, plan.num_tokens)
         self.prefill_s = elapsed_s * share
         self.decode_s = elapsed_s - self.prefill_s
-        reads = self.demand.kv_reads(decoding)
+        reads = self.demand.kv_reads(decoding, num_steps)
         self.prefill_flops = self.demand.prefill_flops(prefilling)
-        self.weight_bytes = self.demand.weight_bytes if decoding else 0
+        self.weight_bytes = self.demand.weight_bytes * num_steps if decoding else 0
         self.kv_bytes = sum(reads)
         self.charges = Charges(
             prefill=by_tokens(prefilling, self.prefill_s),

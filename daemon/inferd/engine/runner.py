@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from inferd.engine.batch import RowOutput, StepOutput
-from inferd.engine.capture import CapturedForward, Forward, chooses_natively
+from inferd.engine.capture import MOST_STEPS, CapturedForward, Forward, chooses_natively
 from inferd.engine.device import device_memory
 from inferd.engine.kvcache import allocate
 from inferd.engine.sampler import Sampler
@@ -73,6 +74,8 @@ class Runner:
         native = capture and not device.startswith("cuda") and chooses_natively(decoder)
         native_rows = self._buffers.most_sampled if native else 0
         self._sampler = Sampler(decoder.spec.vocab_size, shape.max_sequences, device, native_rows=native_rows)
+        self.most_steps = MOST_STEPS if native else 1
+        """Steps of plain decoding that a batch may ask for."""
         self._captured: CapturedForward | GraphForward | None = None
         self._queued = False
         """The forward returns before the device is done, and passes tokens on to the next step there."""
@@ -149,14 +152,14 @@ class Runner:
         if self._is_plain(batch, forward):
             assert forward.ids is not None
             ids = forward.ids()
-            rows = None if ids and min(ids) < 0 else [RowOutput((token,)) for token in ids]
+            rows = None if ids and min(ids) < 0 else _tokens(ids, forward.later)
         prompts: dict[int, list[TokenLogprob]] = {}
         if rows is None:
             with torch.inference_mode():
                 rows = self._choose(batch, forward)
                 prompts = {b: self._prompt_logprobs(batch, forward.hidden, b, top) for b, top in batch.prompt_rows}
         self._awaited = now = time.perf_counter()
-        return StepOutput(rows, prompts, now - started)
+        return StepOutput(rows, prompts, now - started, 1 + len(forward.later))
 
     def _fill_in(self, batch: Batch) -> None:
         """Put the tokens in that were not known when the step was planned, where the host knows them."""
@@ -169,6 +172,11 @@ class Runner:
         if self._last is not None:
             slots = batch.seq_slots[batch.sampling_seqs]
             self._last[slots] = [row.ids[-1] if row.ids else 0 for row in output.rows]
+
+    def watch(self, file: int) -> None:
+        """Let no further step of a batch begin while this file can be read from."""
+        if isinstance(self._captured, CapturedForward):
+            self._captured.news = file
 
     def prepare(self) -> Iterator[None]:
         """Capture ahead what steps would be captured for when they first come."""
@@ -256,6 +264,13 @@ class Runner:
             logits = self.decoder.logits(hidden[first + start : first + start + len(part)])
             out += token_logprobs(logits, part, [top] * len(part))
         return out
+
+
+def _tokens(ids: Sequence[int], later: Sequence[Sequence[int]]) -> list[RowOutput]:
+    """Return what each row got in one step or several, up to the first that could not be chosen: it is tried again."""
+    if not later:
+        return [RowOutput((token,)) for token in ids]
+    return [RowOutput(tuple(takewhile(lambda token: token >= 0, row))) for row in zip(ids, *later, strict=True)]
 
 
 def _error(position: int, *, bad: bool) -> str:

@@ -10,6 +10,7 @@ from inferd.engine.commit import add_prompt_logprobs, commit_row, computed_after
 from inferd.engine.deadlines import Deadlines
 from inferd.engine.fairness import OUTPUT_WEIGHT
 from inferd.engine.journal import Journal
+from inferd.engine.multi_step import MultiStep
 from inferd.engine.pace import Pace
 from inferd.engine.planner import Drafts, Planner
 from inferd.engine.request import Phase
@@ -49,7 +50,10 @@ class Scheduler:
         prefix_cache: bool = True,
         max_verify: int | None = None,
         step_s: float = 0.0,
+        most_steps: int = 1,
+        multi_step_s: float = 0.0,
     ) -> None:
+        """`most_steps` of plain decoding fit into one call, which should then take `multi_step_s` at most."""
         self.shape = shape
         self.kv = kv
         self.running = Running(shape, kv)
@@ -71,6 +75,8 @@ class Scheduler:
             static=self._static,
             clock=clock,
         )
+        most_steps = most_steps if kv.retains and not self.max_draft else 1
+        self._multi_step = MultiStep(self.running, self.admission, self.pace, most=most_steps, limit_s=multi_step_s)
         self._requests: dict[str, list[Sequence]] = {}
         self._deadlines = Deadlines()
         self._steps_in_flight = 0
@@ -160,6 +166,7 @@ class Scheduler:
             return plan
         plan.entered, self.running.entered = self.running.entered, []
         plan.left, self.running.left = self.running.left, []
+        plan.num_steps = self._multi_step.steps_of(plan)
         return plan
 
     def _check_stuck(self) -> None:
@@ -181,7 +188,7 @@ class Scheduler:
         """Take in what the oldest plan in flight gave: outputs for the front, and failed requests."""
         self._steps_in_flight -= 1
         num_prefill = sum([row.num_tokens for row in plan.rows[plan.counts.decode + plan.counts.verify :]])
-        self.pace.observe(plan.num_tokens - num_prefill, num_prefill, out.elapsed_s)
+        self.pace.observe(plan.num_tokens - num_prefill, num_prefill, out.elapsed_s / out.num_steps)
         outputs: list[SeqOutput] = []
         errors: list[SeqError] = []
         results = iter(out.rows)

@@ -137,6 +137,9 @@ class ScriptedEngine:
     def idle(self) -> None:
         """There is nothing to measure."""
 
+    def watch(self, file: int) -> None:
+        """Every step is over at once."""
+
     def use(self) -> DeviceUse:
         return DeviceUse()
 

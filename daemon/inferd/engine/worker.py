@@ -70,6 +70,7 @@ class ServedEngine(Protocol):
     def step(self) -> StepReport: ...
     def idle(self) -> Ceilings | None: ...
     def use(self) -> DeviceUse: ...
+    def watch(self, file: int) -> None: ...
 
 
 def main(arguments: list[str], build: Build, warm: Callable[[], None] = lambda: None) -> int:
@@ -127,6 +128,7 @@ def serve(channel: Channel[EngineIn], engine: ServedEngine, clock: Callable[[], 
     the pool go with the reports. A second without work is the time for what can wait.
     """
     said, untold, use_due = clock(), True, clock()
+    engine.watch(channel.file)
     _send_if_new(channel, engine.idle())
     while True:
         if not (engine.has_work or untold):

@@ -64,6 +64,7 @@ class StepBuffers:
         def buffer(*size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(size, dtype=dtype, device=device)
 
+        self.block_size = shape.block_size
         self._token_ids = buffer(tokens)
         self._positions = buffer(tokens, dtype=torch.int64)
         self._cu_seqlens = buffer(sequences + 1)

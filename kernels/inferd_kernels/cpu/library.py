@@ -14,6 +14,7 @@ from inferd_kernels.cpu.threads import physical_cores
 
 HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "libinferd_cpu.so"
+NO_FILE = -1
 
 
 class LibraryMissingError(Exception):
@@ -41,7 +42,7 @@ class Library:
         self._lib.inferd_use_tier.argtypes = [c_char_p]
         self._lib.inferd_op.argtypes = [c_char_p]
         self._lib.inferd_op.restype = c_void_p
-        self._lib.inferd_run.argtypes = [c_void_p, c_int32]
+        self._lib.inferd_run.argtypes = [c_void_p, c_int32, c_int32, c_int32]
         self._lib.inferd_set_threads.argtypes = [c_int32]
         self._lib.inferd_advise.argtypes = [c_void_p, c_int64]
         self._lib.inferd_advise.restype = None
@@ -95,9 +96,12 @@ class Library:
             raise ValueError(f"the library has no operator {name!r}")
         return address
 
-    def run(self, steps: ctypes.Array[Step], count: int) -> None:
-        """Run a program to its end. Raises OSError when threads cannot be started."""
-        error = self._lib.inferd_run(ctypes.addressof(steps), count)
+    def run(self, steps: ctypes.Array[Step], count: int, *, times: int = 1, news: int = NO_FILE) -> None:
+        """Run a program `times` times; less often where something can be read from the file `news` in between.
+
+        Raises OSError when threads cannot be started.
+        """
+        error = self._lib.inferd_run(ctypes.addressof(steps), count, times, news)
         if error:
             raise OSError(error, "cannot start the threads of the CPU kernels")
 

@@ -11,23 +11,23 @@ import ctypes
 from collections.abc import Iterator
 from contextvars import ContextVar
 from ctypes import Structure, c_int32
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from inferd_kernels.cpu.arena import Arena
-from inferd_kernels.cpu.library import Reads, Step, load
+from inferd_kernels.cpu.library import NO_FILE, Reads, Step, load
 
-Count = Literal["tokens", "sequences", "sampled"]
+Count = Literal["tokens", "sequences", "sampled", "steps", "step"]
 
 _recording: ContextVar[Program | None] = ContextVar("recording", default=None)
 
 
 class Counts(Structure):
-    """What a step has of each; kernels read it at replay."""
+    """What a step has of each; kernels read it at replay. `step` of `steps` are done where there are several."""
 
-    _fields_ = [("tokens", c_int32), ("sequences", c_int32), ("sampled", c_int32)]
+    _fields_ = [(name, c_int32) for name in get_args(Count)]
 
 
 class Program:
@@ -71,12 +71,22 @@ class Program:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def run(self, *, tokens: int, sequences: int, sampled: int) -> None:
-        """Replay with these counts, which must not exceed what the buffers were made for."""
+    def run(self, *, tokens: int, sequences: int, sampled: int, steps: int = 1, news: int = NO_FILE) -> int:
+        """Replay with these counts, which must not exceed what the buffers were made for; return the steps done.
+
+        Several steps take an `advance` between them. They end early where something can be read from the file `news`.
+        """
         assert self._steps is not None
         counts = self.counts
-        counts.tokens, counts.sequences, counts.sampled = tokens, sequences, sampled
-        load().run(self._steps, len(self._steps))
+        counts.tokens, counts.sequences, counts.sampled, counts.steps, counts.step = (
+            tokens,
+            sequences,
+            sampled,
+            steps,
+            0,
+        )
+        load().run(self._steps, len(self._steps), times=steps, news=news)
+        return counts.step if steps > 1 else 1
 
     def address(self, count: Count) -> int:
         return ctypes.addressof(self.counts) + getattr(Counts, count).offset

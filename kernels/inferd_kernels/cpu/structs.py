@@ -167,6 +167,27 @@ class HeadArgs(Structure):
     ]
 
 
+class AdvanceArgs(Structure):
+    _fields_ = [
+        ("rows", c_void_p),
+        ("steps", c_void_p),
+        ("step", c_void_p),
+        ("chosen", c_void_p),
+        ("kept", c_void_p),
+        ("token_ids", c_void_p),
+        ("context_lens", c_void_p),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("block_tables", c_void_p),
+        ("most_rows", c_int64),
+        ("most_tokens", c_int64),
+        ("most_sequences", c_int64),
+        ("most_blocks", c_int64),
+        ("groups", c_int32),
+        ("block_size", c_int32),
+    ]
+
+
 class ArgmaxArgs(Structure):
     _fields_ = [
         ("rows", c_void_p),

@@ -11,7 +11,7 @@
 const struct op *inferd_op(const char *name);
 const char *inferd_tier(void);
 int32_t inferd_use_tier(const char *name);
-int32_t inferd_run(const struct step *steps, int32_t num_steps);
+int32_t inferd_run(const struct step *steps, int32_t num_steps, int32_t times, int news);
 int32_t inferd_set_threads(int32_t threads);
 void inferd_reserve(int64_t bytes);
 
@@ -19,7 +19,7 @@ static const char *case_name = "";
 
 static void run(const char *op, const void *args) {
     struct step step = {inferd_op(op), args};
-    if (inferd_run(&step, 1)) exit(2);
+    if (inferd_run(&step, 1, 1, -1)) exit(2);
 }
 
 static uint32_t noise(void) {

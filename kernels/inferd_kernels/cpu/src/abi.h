@@ -191,6 +191,21 @@ struct head_args {
     int64_t *index;
 };
 
+/* Between two steps of plain decoding, one row a sequence: keep the tokens that were chosen, and make them the inputs of the
+ * next step. */
+struct advance_args {
+    const int32_t *rows;
+    const int32_t *steps; /* of this call; nothing is done where there is one */
+    int32_t *step;        /* of these, how many are done */
+    const int64_t *chosen;
+    int64_t *kept; /* [steps][most_rows] */
+    int32_t *token_ids, *context_lens;
+    int64_t *positions, *slots;  /* slots: [groups][most_tokens] */
+    const int32_t *block_tables; /* [groups][most_sequences][most_blocks] */
+    int64_t most_rows, most_tokens, most_sequences, most_blocks;
+    int32_t groups, block_size;
+};
+
 /* Largest value and its lowest index of each row; a row that holds NaN gives NaN. */
 struct argmax_args {
     const int32_t *rows;

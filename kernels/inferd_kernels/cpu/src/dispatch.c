@@ -10,7 +10,7 @@
 #define SOURCE_HASH ""
 #endif
 
-extern const struct op pack_op;
+extern const struct op pack_op, advance_op;
 
 static const struct kernels *chosen;
 
@@ -78,7 +78,7 @@ const struct op *inferd_op(const char *name) {
     } table[] = {{"quantize", &k->quantize}, {"gemm", &k->gemm},     {"embed", &k->embed},   {"gather", &k->gather},
                  {"write", &k->write},       {"plan", &k->plan},     {"attend", &k->attend}, {"argmax", &k->argmax},
                  {"head", &k->head},         {"choose", &k->choose}, {"pack", &pack_op},
-                 {"probe", &k->probe}};
+                 {"probe", &k->probe},       {"advance", &advance_op}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].name, name)) return table[i].op;
     return NULL;

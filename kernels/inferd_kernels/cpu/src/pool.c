@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -33,6 +34,8 @@ struct share {
 };
 #define CLOSED ((uint64_t)1 << 63) /* no operator is open */
 
+#define SERIALS (1u << 20) /* more than any program has operators */
+
 static struct {
     pthread_mutex_t lock; /* one program at a time */
     pthread_t threads[MAX_THREADS];
@@ -51,6 +54,8 @@ static struct {
     /* The program and its open operator: for threads with a piece that is not in `done`, nothing here changes. */
     const struct step *steps;
     int32_t num_steps, index, chunks;
+    int32_t again; /* times that the program starts anew at its end */
+    int news;      /* a file: while there is something to read from it the program does not start anew; -1: none */
     uint64_t serial;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .wanted = 1};
 
@@ -87,12 +92,24 @@ static void wake(_Atomic uint32_t *word, _Atomic uint32_t *sleepers) {
     if (atomic_load(sleepers)) syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* At the end of the program: whether it starts anew. */
+static int starts_anew(void) {
+    struct pollfd news = {.fd = pool.news, .events = POLLIN};
+    if (!pool.again || (pool.news >= 0 && poll(&news, 1, 0) > 0)) return 0;
+    pool.again--, pool.serial += SERIALS;
+    return 1;
+}
+
 /* Open the operator `index` or the first after it that has work, or close the program. */
 static void open_step(int32_t index) {
     const int32_t threads = pool.started;
     int32_t chunks = 0;
     inferd_pass_turn();
-    for (; index < pool.num_steps; index++) {
+    for (;; index++) {
+        if (index == pool.num_steps) {
+            if (!starts_anew()) break;
+            index = 0;
+        }
         chunks = pool.steps[index].op->chunks(pool.steps[index].args, threads);
         if (chunks > 0) break;
     }
@@ -138,8 +155,9 @@ struct ahead {
 
 /* The share of a thread in what the next operator with `reads` reads; of the program that is open. */
 static struct ahead next_read(int32_t thread) {
-    for (int32_t i = pool.index + 1; i < pool.num_steps; i++) {
-        const struct reads *reads = &pool.steps[i].reads;
+    const int32_t end = pool.num_steps + (pool.again ? pool.index : 0);
+    for (int32_t i = pool.index + 1; i < end; i++) {
+        const struct reads *reads = &pool.steps[i < pool.num_steps ? i : i - pool.num_steps].reads;
         if (!reads->units) continue;
         const int64_t first = (reads->units * thread + pool.started - 1) / pool.started;
         const int64_t end = (reads->units * (thread + 1) + pool.started - 1) / pool.started;
@@ -277,8 +295,9 @@ void inferd_reserve(int64_t bytes) {
 
 int32_t inferd_threads(void) { return pool.wanted; }
 
-/* Run a program to its end. Returns 0, or an errno when threads cannot be started. */
-int32_t inferd_run(const struct step *steps, int32_t num_steps) {
+/* Run a program `times` times, at least once; less often where `news`, a file, can be read from in between (-1: never).
+ * Returns 0, or an errno when threads cannot be started. */
+int32_t inferd_run(const struct step *steps, int32_t num_steps, int32_t times, int news) {
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&pool.lock);
     int error = 0;
@@ -286,7 +305,9 @@ int32_t inferd_run(const struct step *steps, int32_t num_steps) {
     if (!error) {
         pool.steps = steps;
         pool.num_steps = num_steps;
-        pool.serial += 1u << 20; /* more than any program has operators */
+        pool.again = num_steps ? times - 1 : 0;
+        pool.news = news;
+        pool.serial += SERIALS;
         inferd_take_turn();
         open_step(0);
         if (pool.started > 1) wake(&pool.epoch, &pool.idle);
