@@ -15,9 +15,11 @@ def test_scores_are_relative_to_the_baseline() -> None:
     assert worse.perplexity > perplexity._score("float32", base, base).perplexity
     assert worse.against_float32 == pytest.approx(0.1052, abs=1e-3)
     assert worse.divergence == pytest.approx(0.1)
-    assert not worse.within
-    assert perplexity._score("x", [-1.001, -2.0, -3.0], base).within
-    assert perplexity._score("x", [-0.9, -1.9, -2.9], base).within is False  # better than the weights is a fault too
+    assert worse.standard_error == pytest.approx(0.1)
+    assert worse.verdict == "too little text to tell"
+    assert perplexity._score("x", [-1.001, -2.0, -3.0], base).verdict == "within 0.3 %"
+    better = perplexity._score("x", [-0.9, -1.9, -2.9], base)
+    assert better.verdict == "beyond 0.3 %"  # better than the weights is a fault too
 
 
 def test_a_variant_names_its_settings() -> None:
