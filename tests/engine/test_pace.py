@@ -28,10 +28,13 @@ def test_the_bound_is_on_the_whole_step() -> None:
     assert taught(0.050).prefill_tokens(1, 40) == 40
 
 
-def test_a_prompt_that_twice_the_room_would_end_is_not_cut() -> None:
+def test_a_prompt_that_the_stretched_room_would_end_is_not_cut() -> None:
     pace = taught(0.050)
-    assert [pace.prefill_tokens(1, 512, left) for left in (40, 64, 65, 128, 129)] == [64, 64, 65, 128, 64]
+    assert STRETCH == 3
+    lefts = {40: 64, 64: 64, 65: 65, 192: 192, 193: 64}  # three times 45 ms are 192 tokens of 0.7 ms
+    assert {left: pace.prefill_tokens(1, 512, left) for left in lefts} == lefts
     assert pace.prefill_tokens(1, 100, 120) == 100
+    assert taught(0.050, token_s=0.004).prefill_tokens(1, 512, 33) == 33, "though the room is less than the least chunk"
     assert taught(0.001).prefill_tokens(1, 512, LEAST_TOKENS + 1) == LEAST_TOKENS
 
 

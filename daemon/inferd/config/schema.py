@@ -141,11 +141,11 @@ class Engine(Table):
     """Baseline: every query head keeps a K/V of its own."""
     max_draft: Size = 4
     skip_ahead: Size = 16
-    """How far behind a request that does not fit a smaller one may be picked."""
+    """How far behind a request shorter ones of its client may be picked, or any that fits if it does not; how often."""
     step_ms: Amount = 50.0
     """How long a step should take while sequences decode: prefill chunks are cut to that; 0 = no bound.
 
-    The last chunk of a prompt may take twice the room, so that its first token does not wait for a remainder.
+    The last chunk of a prompt may take three times the room, so that its first token does not wait for a remainder.
     """
     multi_step_ms: Amount = 10.0
     """How long a call may decode several tokens of each sequence in a row while nobody else waits; 0 = one a call.

@@ -48,8 +48,8 @@ def resolve_max_tokens(submit: Submit, shape: EngineShape) -> int | SeqError:
 class Admission:
     """Waiting sequences, and the search for one that fits.
 
-    A sequence that does not fit may be passed by smaller ones, at most `skip_ahead` places behind it
-    and at most `skip_ahead` times; then everything waits for it.
+    A sequence may be passed by shorter ones of its client, and one that does not fit by any that does: at most
+    `skip_ahead` places behind it and at most `skip_ahead` times; then everything waits for it.
     """
 
     __slots__ = ("_blocked", "_held", "_kv", "_parked", "_skip_ahead", "gate", "queue")
@@ -61,7 +61,7 @@ class Admission:
         self._held: dict[str, list[Sequence]] = {}
         self._blocked = (-1, 0)
         """Queue version and room of the last search in vain: no use in another until either is better."""
-        self.queue = WaitingQueue(ageing_s=ageing_s)
+        self.queue = WaitingQueue(ageing_s=ageing_s, skip_ahead=skip_ahead)
         self.gate = ""
         """Why sequences wait that were not even tried in the last step."""
 
@@ -136,9 +136,10 @@ class Admission:
             return None
         passed: list[Sequence] = []
         for seq in self.queue.order(now):
+            oldest = self.queue.oldest(seq)
             if self.take(seq, now, headroom=headroom):
-                for blocked in passed:
-                    blocked.skips += 1
+                for other in passed if oldest is seq or oldest in passed else (oldest, *passed):
+                    other.skips += 1
                 return seq
             seq.wait_reason = "blocks"
             passed.append(seq)

@@ -6,7 +6,7 @@ LEAST_TOKENS = 32
 """Of a chunk: fewer would cost the prompt more in steps than they save the others."""
 GRAIN = 8
 """Chunks are multiples of so many tokens."""
-STRETCH = 2
+STRETCH = 3
 """A step may take so many times its room where that ends a prompt, for which a remainder would be a step more."""
 WEIGHT = 0.2
 """Of a new observation in a running mean."""
@@ -65,8 +65,8 @@ class Pace:
         decode_s = self.decode_s(decode_tokens)
         room = max(self._limit_s - decode_s, decode_s)
         tokens = int(room / self.token_s) // GRAIN * GRAIN
-        if LEAST_TOKENS <= tokens < left <= STRETCH * tokens:
-            tokens = left
+        if left * self.token_s <= STRETCH * room:
+            tokens = max(tokens, left)
         return min(budget, max(LEAST_TOKENS, tokens))
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from inferd.engine.batch import Plan, Row
 from inferd.engine.request import Phase
+from inferd.engine.turns import Turns
 from inferd.plugin.types import StepCounts
 
 if TYPE_CHECKING:
@@ -67,20 +68,9 @@ class Planner:
         decode, verify, prefill = self._decode_rows(drafts, budget - reserve, preempted)
         num_decoding = len(decode) + sum(row.num_tokens for row in verify)
         budget -= num_decoding + sum(row.num_tokens for row in prefill)
-        budget = self._pace.prefill_tokens(num_decoding, budget, self._first_left())
-        budget -= self._prefill_rows(prefill, budget)
-        if may_admit and not preempted:
-            self._admit(prefill, budget)
+        self._prompt_rows(prefill, num_decoding, budget, admits=may_admit and not preempted)
         counts = StepCounts(len(decode), len(verify), len(prefill))
         return Plan([*decode, *verify, *prefill], counts, [*gave_way, *preempted])
-
-    def _first_left(self) -> int:
-        """Return what the prompt whose turn it is still lacks, 0 = there is none."""
-        if self._running.prefilling:
-            first = self._least_served_first(self._running.prefilling)[0]
-            return first.num_uncomputed - first.num_inflight
-        waiting = self._admission.first(self._clock()) if len(self._admission.queue) else None
-        return waiting.num_uncomputed if waiting is not None else 0
 
     def _newcomer(self) -> tuple[Sequence | None, list[Sequence]]:
         """Return who waits first, if nothing of its client runs, and who can give way to it: of those with too much.
@@ -226,78 +216,55 @@ class Planner:
         self._journal.dropped(seq.key)
         self._journal.changed(seq.request)
 
-    def _prefill_rows(self, rows: list[Row], budget: int) -> int:
-        """Give chunks to prefilling sequences, the first one most; return the tokens used."""
-        used = 0
-        prefilling = self._least_served_first(self._running.prefilling)
-        for index, seq in enumerate(prefilling):
-            if used >= budget:
-                break
-            share = not index and seq.num_uncomputed > budget and self._leaves_some(seq, prefilling[1:])
-            used += self._chunk(rows, seq, budget - used, share=share)
-        return used
+    def _prompt_rows(self, rows: list[Row], num_decoding: int, budget: int, *, admits: bool) -> None:
+        """Give chunks to prompts in their turn, and let waiting ones in whose turn comes while slots and blocks last.
 
-    def _leaves_some(self, first: Sequence, behind: list[Sequence]) -> bool:
-        """Whether others should get some of a step beside the first: those with less left whose clients had no more."""
-        left = first.num_uncomputed
-        clients = {seq.client for seq in (*behind, *self._admission.queue) if seq.num_uncomputed < left}
-        if not clients:
-            return False
-        served = self._computed_for([first, *behind])
-        mine = served(first.client)
-        return any(served(client) <= mine for client in clients)
-
-    def _least_served_first(self, prefilling: list[Sequence]) -> list[Sequence]:
-        """Order prefilling sequences of a priority by what was computed for their clients so far."""
-        if len({seq.client for seq in prefilling}) < 2:
-            return prefilling
-        served = self._computed_for(prefilling)
-        return sorted(prefilling, key=lambda seq: (-seq.priority, served(seq.client)))
-
-    def _computed_for(self, prefilling: list[Sequence]) -> Callable[[str], int]:
-        """Return a function from a client to what it was served, less what is charged but not computed yet."""
-        pending: dict[str, int] = {}
-        for seq in prefilling:
-            pending[seq.client] = pending.get(seq.client, 0) + seq.num_uncomputed
-        shares = self._admission.queue.shares
-        return lambda client: shares.served(client) - pending.get(client, 0)
-
-    def _chunk(self, rows: list[Row], seq: Sequence, budget: int, *, share: bool) -> int:
-        """Add the next prefill chunk of a sequence; return its tokens.
-
-        `share`: a long prompt leaves a quarter of the budget to a shorter one behind it.
+        A step may take longer where that ends the prompt whose turn it is. A static batch needs no budget to enter.
         """
-        start = seq.num_computed + seq.num_inflight
-        left = len(seq.tokens) - start
-        if left <= 0:
-            return 0
-        if share and left > budget:
-            budget -= budget // 4
+        now = self._clock()
+        room = self._pace.prefill_tokens(num_decoding, budget)
+        turns = Turns(self._running.prefilling, self._admission.queue.shares, room)
+        seq = self._next_prompt(turns, now, admits=admits) if budget > 0 else None
+        if seq is not None:
+            budget = self._pace.prefill_tokens(num_decoding, budget, seq.num_left)
+        while seq is not None:
+            count = self._chunk(rows, seq, budget)
+            turns.read(seq, count)
+            budget -= count
+            seq = self._next_prompt(turns, now, admits=admits) if budget > 0 else None
+        while admits and self._static and self._next_waiting(now) is not None:
+            pass
+        if admits and budget <= 0 and len(self._admission.queue):
+            self._admission.gate = "budget" if self._running.has_slot else "slots"
+
+    def _next_prompt(self, turns: Turns, now: float, *, admits: bool) -> Sequence | None:
+        """Return whose turn it is: of those being read, or of those that wait, who then enters."""
+        waiting = self._admission.first(now) if admits and len(self._admission.queue) else None
+        if waiting is not None and turns.is_before(waiting, self._admission.queue.level(waiting, now)):
+            seq = self._next_waiting(now)
+            if seq is not None:
+                turns.enter(seq)
+                return seq
+        return turns.take()
+
+    def _next_waiting(self, now: float) -> Sequence | None:
+        """Let the next waiting sequence in; None where none waits, or none can."""
+        if not len(self._admission.queue):
+            return None
+        if not self._running.has_slot:
+            self._admission.gate = "slots"
+            return None
+        seq = self._admission.next(now, headroom=self._running.num_growing)
+        if seq is not None:
+            self._enter(seq, now)
+        return seq
+
+    def _chunk(self, rows: list[Row], seq: Sequence, budget: int) -> int:
+        """Add the next prefill chunk of a sequence; return its tokens."""
+        start, left = seq.num_computed + seq.num_inflight, seq.num_left
         count = min(left, budget, self._shape.chunk)
         rows.append(Row(seq, start, count, (), count == left))
         return count
-
-    def _admit(self, rows: list[Row], budget: int) -> None:
-        """Let waiting sequences in while slots, blocks and budget last; a static batch needs no budget."""
-        if not len(self._admission.queue):
-            return
-        now = self._clock()
-        while True:
-            if not self._running.has_slot:
-                self._admission.gate = "slots"
-                return
-            if budget <= 0 and not self._static:
-                self._admission.gate = "budget"
-                return
-            seq = self._admission.next(now, headroom=self._running.num_growing)
-            if seq is None:
-                return
-            self._enter(seq, now)
-            if budget > 0:
-                share = seq.num_uncomputed > budget and any(
-                    other.num_uncomputed < seq.num_uncomputed for other in self._admission.queue
-                )
-                budget -= self._chunk(rows, seq, budget, share=share)
 
     def _enter(self, seq: Sequence, now: float) -> None:
         if seq.first_scheduled is None:

@@ -64,7 +64,9 @@ class Sequence:
     made_way: bool = False
     """Others were preempted to let it in: that is done once."""
     skips: int = 0
-    """Smaller sequences admitted ahead of this one while it did not fit."""
+    """Smaller sequences admitted ahead of this one."""
+    passed: int = 0
+    """Prompt tokens of others that were read since it had a chunk, while it was the oldest being read."""
     drafted: int = 0
     accepted: int = 0
     first_scheduled: float | None = None
@@ -98,6 +100,11 @@ class Sequence:
     @property
     def num_uncomputed(self) -> int:
         return len(self.tokens) - self.num_computed
+
+    @property
+    def num_left(self) -> int:
+        """Its tokens that no running step computes either."""
+        return len(self.tokens) - self.num_computed - self.num_inflight
 
     @property
     def limit(self) -> int:
