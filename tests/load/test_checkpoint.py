@@ -10,6 +10,7 @@ import torch
 
 from inferd.load.checkpoint import open_checkpoint
 from inferd.load.errors import LoadError
+from inferd.load.vocab import open_vocabulary
 from tests.tiny import Tiny, tiny_gguf, tiny_llama
 from tests.tiny_gguf import gguf_weights
 
@@ -27,6 +28,15 @@ def test_a_gguf_file_and_a_folder_with_one(tmp_path: Path) -> None:
         assert raw.ndim == 1
         assert torch.equal(raw.view(torch.float32).view(tensor.shape), tensor)
     assert checkpoint.nbytes == 4 * sum(t.numel() for t in expected.values())
+
+
+def test_ids_stand_for_the_same_with_and_without_a_tokenizer(tmp_path: Path) -> None:
+    file = tiny_gguf(tmp_path, layers=1)
+    for path in (file, tmp_path, tiny_llama(tmp_path / "hf")):
+        table = open_checkpoint(path).token_table()
+        assert table == open_vocabulary(path).table
+        assert table.special_ids
+        assert b" the" in table.pieces
 
 
 def test_a_folder_with_several_gguf_files_asks_for_one(tmp_path: Path) -> None:

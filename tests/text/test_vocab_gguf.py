@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
 from inferd.load.errors import LoadError
 from inferd.load.vocab import open_vocabulary
-from inferd.load.vocab_gguf import vocabulary_from
+from inferd.load.vocab_gguf import table_from, vocabulary_from
 from inferd.load.vocab_hf import hf_vocabulary
 from inferd.load.vocab_pre import PRE_TOKENIZERS, pre_tokenizer
 from tests.smollm2 import smollm2_of_transformers, smollm2_path
@@ -114,6 +116,28 @@ def test_user_defined_tokens_are_whole_but_not_special():
     assert found.encode("<|eos|>") == [1]
     assert found.pieces[1] == b"<|eos|>"
     assert 1 not in found.special_ids
+
+
+def test_the_table_of_tokens_needs_no_tokenizer(tmp_path):
+    tokens, _ = vocabulary(290)
+    types = [4 if token == "<|eos|>" else 3 if token in SPECIALS else 1 for token in tokens]
+    spelled = {280: "<é tool>", 281: "\N{GREEK SMALL LETTER ALPHA}x", 282: "a b"}  # not in the byte alphabet
+    tokens = [spelled.get(index, token) for index, token in enumerate(tokens)]
+    types = [4 if index == 280 else kind for index, kind in enumerate(types)]
+    fields = metadata(ggml__tokens=tokens, ggml__token_type=types, ggml__merges=[])
+    table = table_from(fields, FILE)
+    assert table == vocabulary_from(fields, FILE).table
+    assert [table.pieces[index].decode() for index in spelled] == list(spelled.values())
+    assert table.pieces[tokens.index("<|eos|>")] == b"<|eos|>"
+    assert set(table.pieces) >= {bytes([byte]) for byte in range(256)}
+    program = f"""
+from pathlib import Path
+from inferd.load.checkpoint import open_checkpoint
+import sys
+assert open_checkpoint(Path({str(tiny_gguf(tmp_path))!r})).token_table().special_ids
+print([name for name in sys.modules if name in ("tokenizers", "torch")])"""
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "[]"
 
 
 def test_named_templates():

@@ -30,9 +30,11 @@ def main(settings_file: str, asked: TextIO, answers: TextIO) -> None:
 
     engine, card = build_engine(settings)
     _say(answers, {"ready": card.shape, "exactness": card.exactness, "eager_because": card.eager_because})
+    vocab_size = card.vocab_size
+    del card  # the bytes of all tokens, as a worker does
     for line in asked:
         question = json.loads(line)
-        value = _measure(engine, card.vocab_size, **question)
+        value = _measure(engine, vocab_size, **question)
         _say(answers, {"value": value, "peak": peak_bytes()})
     engine.close()
 

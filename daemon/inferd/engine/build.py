@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from inferd.engine.executor import Executor
     from inferd.engine.settings import WorkerSettings
     from inferd.engine.shape import EngineShape
-    from inferd.load.vocab import Vocabulary
+    from inferd.load.vocab import TokenTable
     from inferd.plugin.resolution import Resolution
 
 ROUNDED_TO: dict[Rounding, str] = {"int8": "integers", "fp8": "fp8", "bf16": "bf16"}
@@ -73,12 +73,11 @@ def build_engine(settings: WorkerSettings, progress: Progress | None = None) -> 
     report = progress or (lambda phase, done, total: None)
     report("reading headers", 0, 0)
     assembly = assemble(settings)
-    vocabulary = open_vocabulary(Path(settings.path))
-    _check_vocabulary(vocabulary, assembly.spec)
+    tokens = assembly.checkpoint.token_table()
+    _check_tokens(tokens, assembly.spec)
     loaded = _executor(assembly, report)
     assembly = replace(assembly, shape=loaded.shape)
-    card = _card(assembly, vocabulary, loaded)
-    del vocabulary
+    card = _card(assembly, tokens, loaded)
     engine = _engine(assembly, loaded)
     return_freed_memory()
     return engine, card
@@ -163,19 +162,19 @@ def _cache(assembly: Assembly) -> Path | None:
 
 
 def _grammar_tokenizer(path: Path, vocab_size: int) -> LLTokenizer:
-    """Read the vocabulary again, at the first grammar: kept since the load it is memory that few workers use."""
+    """Read the vocabulary, at the first grammar: few workers need more of it than what ids stand for."""
     from inferd.grammar.tokenizer import make_tokenizer
 
     return make_tokenizer(open_vocabulary(path), vocab_size)
 
 
-def _check_vocabulary(vocabulary: Vocabulary, spec: ModelSpec) -> None:
+def _check_tokens(tokens: TokenTable, spec: ModelSpec) -> None:
     """A tokenizer with more ids than the model has rows would index past the embedding."""
-    if len(vocabulary.pieces) > spec.vocab_size:
-        raise ValueError(f"the tokenizer has {len(vocabulary.pieces)} tokens, the model only {spec.vocab_size} rows")
+    if len(tokens.pieces) > spec.vocab_size:
+        raise ValueError(f"the tokenizer has {len(tokens.pieces)} tokens, the model only {spec.vocab_size} rows")
 
 
-def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelCard:
+def _card(assembly: Assembly, tokens: TokenTable, loaded: _Loaded) -> ModelCard:
     resolution, shape = assembly.resolution, assembly.shape
     rounding = _rounding(assembly, loaded)
     return ModelCard(
@@ -184,9 +183,9 @@ def _card(assembly: Assembly, vocabulary: Vocabulary, loaded: _Loaded) -> ModelC
         device=assembly.device,
         vocab_size=assembly.spec.vocab_size,
         context=shape.max_context,
-        eos_ids=vocabulary.eos_ids,
-        pieces=vocabulary.pieces,
-        special_ids=tuple(sorted(vocabulary.special_ids)),
+        eos_ids=tokens.eos_ids,
+        pieces=tokens.pieces,
+        special_ids=tokens.special_ids,
         plugins={str(kind): name for kind, name in resolution.names.items()},
         manifest=manifest(resolution),
         rejected=tuple((r.kind, r.name, r.why) for r in resolution.rejected),

@@ -12,11 +12,7 @@ LATER = (
     "inferd.engine.capture",
     "inferd.load.gguf_checkpoint",
     "inferd.load.hf",
-    "inferd.load.vocab_bpe",
-    "inferd.load.vocab_gguf",
-    "inferd.load.vocab_hf",
     "inferd_kernels.cpu.linear",
-    "tokenizers",
 )
 """What a load imports, and a listing of plugins does not."""
 

@@ -97,6 +97,7 @@ def main(arguments: list[str], build: Build, warm: Callable[[], None] = lambda: 
     gc.freeze()
     gc.enable()
     channel.send(Ready(card=card, pid=os.getpid()))
+    del card  # the bytes of all tokens
     try:
         serve(channel, engine)
     except Exception as error:

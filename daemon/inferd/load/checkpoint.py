@@ -14,6 +14,8 @@ from inferd.plugin.types import TensorMeta
 if TYPE_CHECKING:
     import torch
 
+    from inferd.load.vocab import TokenTable
+
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -42,6 +44,10 @@ class Checkpoint(ABC):
         Raises LoadError for an unknown name or a file that changed under us.
         """
 
+    @abstractmethod
+    def token_table(self) -> TokenTable:
+        """Read what token ids stand for. Raises LoadError."""
+
     def close(self) -> None:
         """Let go of the files; tensors already read stay valid."""
 
@@ -62,11 +68,20 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _open_folder(path: Path) -> Checkpoint:
-    files = sorted(path.glob("*.gguf"))
-    if (path / "config.json").is_file() or not files:
-        from inferd.load.hf import HfCheckpoint
+    file = gguf_in(path)
+    if file is not None:
+        return open_checkpoint(file)
+    from inferd.load.hf import HfCheckpoint
 
-        return HfCheckpoint(path)
+    return HfCheckpoint(path)
+
+
+def gguf_in(folder: Path) -> Path | None:
+    """Return the GGUF file that a folder stands for; None where it is one in Hugging Face form. Raises LoadError."""
+    files = sorted(folder.glob("*.gguf"))
+    if (folder / "config.json").is_file() or not files:
+        return None
     if len(files) > 1:
-        raise LoadError(f"{path}: holds {len(files)} GGUF files; name one of them: {', '.join(f.name for f in files)}")
-    return open_checkpoint(files[0])
+        names = ", ".join(file.name for file in files)
+        raise LoadError(f"{folder}: holds {len(files)} GGUF files; name one of them: {names}")
+    return files[0]

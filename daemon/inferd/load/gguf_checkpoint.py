@@ -11,10 +11,13 @@ from inferd.load.checkpoint import Checkpoint
 from inferd.load.config_view import DictConfigView
 from inferd.load.errors import LoadError
 from inferd.load.gguf import GgufFile
+from inferd.load.vocab_gguf import table_from
 from inferd.plugin.types import TensorMeta
 
 if TYPE_CHECKING:
     import torch
+
+    from inferd.load.vocab import TokenTable
 
 _MAX_SPEC_FLOATS = 1 << 16
 
@@ -52,6 +55,9 @@ class GgufCheckpoint(Checkpoint):
         import torch
 
         return torch.frombuffer(self._bytes(name), dtype=torch.uint8)
+
+    def token_table(self) -> TokenTable:
+        return table_from(self._file.metadata, self.path)
 
     def _bytes(self, name: str) -> memoryview:
         if name not in self._file.tensors:

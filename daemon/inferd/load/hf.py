@@ -16,6 +16,8 @@ from inferd.plugin.types import TensorMeta
 if TYPE_CHECKING:
     import torch
 
+    from inferd.load.vocab import TokenTable
+
 MAX_JSON_BYTES = 64 << 20
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -60,6 +62,11 @@ class HfCheckpoint(Checkpoint):
             return self._open[file].get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise LoadError(f"{file}: tensor {name}: {error}") from None
+
+    def token_table(self) -> TokenTable:
+        from inferd.load.vocab_hf import hf_vocabulary
+
+        return hf_vocabulary(self.path).table
 
     def close(self) -> None:
         self._open.clear()

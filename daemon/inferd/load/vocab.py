@@ -1,12 +1,13 @@
-"""What the text side must know of a model: its tokenizer, special tokens, end tokens and templates."""
+"""What is to be known of a model's vocabulary: what ids stand for; on the text side tokenizer and templates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from inferd.load.checkpoint import gguf_in
 from inferd.load.errors import LoadError
 
 if TYPE_CHECKING:
@@ -37,16 +38,25 @@ class Special(Protocol):
     def single_word(self) -> bool: ...
 
 
+class TokenTable(NamedTuple):
+    """What ids stand for. Nothing here makes text into ids, which takes most of the memory of a vocabulary."""
+
+    pieces: list[bytes]
+    """UTF-8 bytes of each id; empty for special tokens and ids without text."""
+    special_ids: tuple[int, ...]
+    """Ascending, as are the others."""
+    eos_ids: tuple[int, ...]
+    """Every id that ends an answer, from all places that name one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
     """The vocabulary of one model."""
 
     codec: Codec
     pieces: list[bytes]
-    """UTF-8 bytes of each id; empty for special tokens and ids without text."""
     specials: Mapping[int, Special]
     eos_ids: tuple[int, ...]
-    """Every id that ends an answer, from all places that name one, ascending."""
     bos_id: int | None = None
     add_bos: bool = False
     """Raw text starts with BOS. Rendered chats do not get one: their template holds it."""
@@ -58,6 +68,10 @@ class Vocabulary:
     @property
     def special_ids(self) -> frozenset[int]:
         return frozenset(self.specials)
+
+    @property
+    def table(self) -> TokenTable:
+        return TokenTable(self.pieces, tuple(sorted(self.specials)), self.eos_ids)
 
     @property
     def template(self) -> str | None:
@@ -88,12 +102,14 @@ class Vocabulary:
 
 
 def open_vocabulary(path: Path | str) -> Vocabulary:
-    """Read the vocabulary of a GGUF file, a Hugging Face directory, or `bytes:`. Raises LoadError."""
+    """Read the vocabulary of a GGUF file, of a folder as `open_checkpoint` takes it, or `bytes:`. Raises LoadError."""
     if str(path) == BYTES_PATH:
         from inferd.load.vocab_bytes import byte_vocabulary
 
         return byte_vocabulary()
     path = Path(path)
+    if path.is_dir():
+        path = gguf_in(path) or path
     if path.is_dir():
         from inferd.load.vocab_hf import hf_vocabulary
 

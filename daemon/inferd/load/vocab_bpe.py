@@ -39,17 +39,22 @@ def byte_alphabet() -> dict[str, int]:
     return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-def token_bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
+def stand_ins() -> dict[int, int]:
+    """Return the alphabet for `str.translate`, to characters of Latin-1; what is not in it becomes none of those."""
+    return dict.fromkeys(range(0x100), 0x100) | {ord(char): byte for char, byte in byte_alphabet().items()}
+
+
+def token_bytes(token: str, stands_for: Mapping[int, int]) -> bytes:
     """Return the bytes of a vocabulary entry; one not written in the alphabet stands for itself."""
     try:
-        return bytes([alphabet[char] for char in token])
-    except KeyError:
+        return token.translate(stands_for).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode("utf-8", "replace")
 
 
 def piece_table(tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> list[bytes]:
     """Return the bytes of every id: nothing for special tokens, the plain text of other added ones."""
-    alphabet = byte_alphabet()
+    stands_for = stand_ins()
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     size = max(vocab.values(), default=-1) + 1
     if size > 8 * len(vocab) + 65536:
@@ -57,7 +62,7 @@ def piece_table(tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> list[b
     pieces = [b""] * size
     for token, index in vocab.items():
         if index not in added:
-            pieces[index] = token_bytes(token, alphabet)
+            pieces[index] = token_bytes(token, stands_for)
     for index, token in added.items():
         pieces[index] = b"" if token.special else token.content.encode()
     return pieces

@@ -1,4 +1,4 @@
-"""The vocabulary inside a GGUF file: `tokenizer.ggml.*` metadata made into a `tokenizers` object."""
+"""The vocabulary inside a GGUF file: `tokenizer.ggml.*` metadata made into a `tokenizers` object, or a mere table."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferd.load.errors import LoadError
-from inferd.load.vocab import Vocabulary
-from inferd.load.vocab_bpe import BpeCodec, piece_table
+from inferd.load.vocab import TokenTable, Vocabulary
+from inferd.load.vocab_bpe import BpeCodec, stand_ins, token_bytes
 from inferd.load.vocab_pre import Pre, find_pre, pre_tokenizer
 from inferd.load.vocab_templates import gguf_templates
 
 if TYPE_CHECKING:
-    from tokenizers import AddedToken, Tokenizer
+    from tokenizers import Tokenizer
 
 PREFIX = "tokenizer.ggml."
 END_FIELDS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -48,20 +48,16 @@ def gguf_vocabulary(path: Path) -> Vocabulary:
 def vocabulary_from(metadata: Mapping[str, object], path: Path) -> Vocabulary:
     """Build the vocabulary from the metadata of a file; `path` is for messages."""
     fields = _Fields(metadata, path)
-    model = fields.text("model")
-    if model != "gpt2":
-        raise LoadError(f"{path}: {PREFIX}model: {model!r}: only byte-level BPE (gpt2) is supported")
-    pre = find_pre(fields.text("pre") or "default", path)
-    tokens = fields.strings("tokens")
-    tokenizer = _build(tokens, fields, pre)
-    added = tokenizer.get_added_tokens_decoder()
+    tokens, added, pre = _read(fields)
+    table = _table(tokens, added, fields)
+    tokenizer = _build(tokens, added, fields, pre)
     bos_id = fields.token("bos_token_id", len(tokens))
-    pieces = piece_table(tokenizer, added)
+    specials = {index: token for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return Vocabulary(
         codec=BpeCodec(tokenizer),
-        pieces=pieces + [b""] * (len(tokens) - len(pieces)),
-        specials={index: token for index, token in added.items() if token.special},
-        eos_ids=tuple(sorted({i for f in END_FIELDS if (i := fields.token(f, len(tokens))) is not None})),
+        pieces=table.pieces,
+        specials=specials,
+        eos_ids=table.eos_ids,
         bos_id=bos_id,
         add_bos=bos_id is not None and fields.flag("add_bos_token", pre.add_bos),
         names={
@@ -73,15 +69,51 @@ def vocabulary_from(metadata: Mapping[str, object], path: Path) -> Vocabulary:
     )
 
 
-def _build(tokens: list[str], fields: _Fields, pre: Pre) -> Tokenizer:
-    from tokenizers import Tokenizer
+def table_from(metadata: Mapping[str, object], path: Path) -> TokenTable:
+    """Read what ids stand for, without `tokenizers`; `path` is for messages. Raises LoadError."""
+    fields = _Fields(metadata, path)
+    tokens, added, _ = _read(fields)
+    return _table(tokens, added, fields)
+
+
+def _read(fields: _Fields) -> tuple[list[str], dict[int, bool], Pre]:
+    """Return all tokens; which of them are matched whole in text, and whether they are special; how text is cut."""
+    model = fields.text("model")
+    if model != "gpt2":
+        raise LoadError(f"{fields.path}: {PREFIX}model: {model!r}: only byte-level BPE (gpt2) is supported")
+    pre = find_pre(fields.text("pre") or "default", fields.path)
+    tokens = fields.strings("tokens")
+    if (distinct := len(set(tokens))) != len(tokens):
+        raise LoadError(f"{fields.path}: {PREFIX}tokens: {len(tokens) - distinct} tokens occur twice")
+    types = fields.array("token_type") if fields.has("token_type") else [TokenType.NORMAL] * len(tokens)
+    if len(types) != len(tokens):
+        raise LoadError(f"{fields.path}: {PREFIX}token_type: {len(types)} entries for {len(tokens)} tokens")
+    whole = (TokenType.CONTROL, TokenType.USER_DEFINED)
+    added = {
+        index: kind == TokenType.CONTROL
+        for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in whole and token
+    }
+    return tokens, added, pre
+
+
+def _table(tokens: list[str], added: Mapping[int, bool], fields: _Fields) -> TokenTable:
+    stands_for = stand_ins()
+    pieces = [token_bytes(token, stands_for) for token in tokens]
+    for index, special in added.items():
+        pieces[index] = b"" if special else tokens[index].encode()
+    ends = {index for field in END_FIELDS if (index := fields.token(field, len(tokens))) is not None}
+    special_ids = tuple(index for index, special in added.items() if special)
+    return TokenTable(pieces, special_ids, tuple(sorted(ends)))
+
+
+def _build(tokens: list[str], added: Mapping[int, bool], fields: _Fields, pre: Pre) -> Tokenizer:
+    from tokenizers import AddedToken, Tokenizer
     from tokenizers.decoders import ByteLevel
     from tokenizers.models import BPE
     from tokenizers.normalizers import NFC
 
     vocab = {token: index for index, token in enumerate(tokens)}
-    if len(vocab) != len(tokens):
-        raise LoadError(f"{fields.path}: {PREFIX}tokens: {len(tokens) - len(vocab)} tokens occur twice")
     try:
         tokenizer = Tokenizer(BPE(vocab, _merges(fields), ignore_merges=pre.ignore_merges))
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception
@@ -90,7 +122,9 @@ def _build(tokens: list[str], fields: _Fields, pre: Pre) -> Tokenizer:
         tokenizer.normalizer = NFC()  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.pre_tokenizer = pre_tokenizer(pre)  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.add_tokens(_added(tokens, fields))
+    tokenizer.add_tokens(
+        [AddedToken(tokens[index], normalized=False, special=special) for index, special in added.items()]
+    )
     return tokenizer
 
 
@@ -103,20 +137,6 @@ def _merges(fields: _Fields) -> list[tuple[str, str]]:
             raise LoadError(f"{fields.path}: {PREFIX}merges: {merge!r} is not a pair of tokens")
         pairs.append((left, right))
     return pairs
-
-
-def _added(tokens: list[str], fields: _Fields) -> list[AddedToken]:
-    """Tokens matched whole in text: control tokens are special, user-defined ones are not."""
-    from tokenizers import AddedToken
-
-    types = fields.array("token_type") if fields.has("token_type") else [TokenType.NORMAL] * len(tokens)
-    if len(types) != len(tokens):
-        raise LoadError(f"{fields.path}: {PREFIX}token_type: {len(types)} entries for {len(tokens)} tokens")
-    return [
-        AddedToken(token, normalized=False, special=kind == TokenType.CONTROL)
-        for token, kind in zip(tokens, types, strict=True)
-        if kind in (TokenType.CONTROL, TokenType.USER_DEFINED) and token
-    ]
 
 
 class _Fields:
