@@ -27,10 +27,11 @@ struct scan { /* rows that share the keys of one KV head */
     const int32_t *table;
     int64_t kv_head, count, padded; /* rows, padded head width */
     int64_t low, high;              /* keys that any row sees */
-    int64_t first_position, group;  /* row r stands at first_position + r / group */
+    int64_t first_position, group;  /* row r stands at first_position + r / group, as `position` says */
     const float *q[128];
+    int64_t position[128];
     struct reach *reach;
-    float *scores, *keys, *values;
+    float *scores, *keys, *values, *scales;
     uint16_t *pairs, *weights;          /* queries and weights in bf16, where those are multiplied */
     float *top, *total, *sums;          /* of the span: [count], [count, 16 lanes] then [count], [count, padded] */
     float *all_top, *all_total, *all_sums; /* of the spans before */
@@ -309,7 +310,7 @@ static void put_row(const struct scan *s, float *out, float total, const float *
 
 static void lay_out(struct scan *s, struct worker *worker) {
     float *p = (float *)worker->scratch;
-    const int pairs = HAS_PAIRS && s->a->number == NUMBER_BF16;
+    const int pairs = HAS_PAIRS && (s->a->number == NUMBER_BF16 || (ONE_BYTE(s->a->number) && s->a->width % 2 == 0));
     s->padded = pairs ? (s->a->width + 31) / 32 * 32 : (s->a->width + 15) / 16 * 16;
     const int64_t wide = s->count * s->padded, keys = pairs ? 64 : TILE_KEYS;
     s->keys = p, p += s->a->width * keys;
@@ -323,7 +324,7 @@ static void lay_out(struct scan *s, struct worker *worker) {
     s->total = p, p += s->count * 16;
     s->all_top = p, p += s->count;
     s->all_total = p, p += s->count;
-    s->shrink = p;
+    s->shrink = p, s->scales = p + s->count;
     worker->made = NULL;
 #if HAS_PAIRS
     if (pairs) pack_queries(s);
@@ -378,8 +379,10 @@ static void attend_piece(const struct attend_args *a, int64_t index, struct reac
     struct scan s = {.a = a, .table = a->block_tables + b * a->table_stride, .kv_head = p.kv_head, .reach = reach};
     s.group = group, s.count = p.count * group;
     s.first_position = p.first_position, s.low = p.low, s.high = p.high;
-    for (int64_t r = 0; r < s.count; r++)
+    for (int64_t r = 0; r < s.count; r++) {
+        s.position[r] = s.first_position + r / group;
         s.q[r] = a->q + ((first_row + r / group) * a->heads + s.kv_head * group + r % group) * a->width;
+    }
     lay_out(&s, worker);
     if (p.split) attend_span(&s, b, first_row, p.unit, a->task_base[b + 1] - a->task_base[b]);
     else attend_rows(&s, first_row);
