@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,17 @@ def test_inputs_keep_their_addresses_and_carry_the_step() -> None:
     assert (second.query_lens, second.context_lens_host) == ([5], [5])
     assert (second.block_tables.shape, second.slots.shape) == ((1, 1, 3), (1, 5))
     assert (second.positions.dtype, second.slots.dtype) == (torch.int64, torch.int64)
+
+
+def test_a_program_finishes_rows_that_sample_or_all_that_a_prompt_reports() -> None:
+    buffers = StepBuffers(SHAPE, 1, "cpu")
+    step = batch(5, [5])
+    assert buffers.load(step) == (5, 1, 1, 1)
+    assert (int(buffers.kept_rows[0]), int(buffers.sample_kept[0])) == (4, 0)
+    assert buffers.load(replace(step, prompt_rows=((0, 3),))) == (5, 1, 1, 5)
+    assert (buffers.kept_rows[:5].tolist(), int(buffers.sample_kept[0])) == ([0, 1, 2, 3, 4], 4)
+    silent = replace(step, sample_rows=step.sample_rows[:0], sampling_seqs=step.sampling_seqs[:0])
+    assert buffers.load(silent) == (5, 1, 0, 0)
 
 
 def test_a_step_past_the_shape_is_refused() -> None:

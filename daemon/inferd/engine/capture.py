@@ -11,7 +11,7 @@ import torch
 from inferd_kernels.cpu.advance import advance
 from inferd_kernels.cpu.library import NO_FILE
 from inferd_kernels.cpu.linear import CpuKernel
-from inferd_kernels.cpu.operators import RowInputs, choose, gather
+from inferd_kernels.cpu.operators import RowInputs, choose, compact, gather
 from inferd_kernels.cpu.program import Program
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Forward(NamedTuple):
     """What a step's forward leaves behind. Tensors may have more rows than the step."""
 
     hidden: torch.Tensor
-    """[T, hidden] of the last layer"""
+    """[T, hidden] of the last layer; of rows that sample alone, where no prompt is reported"""
     logits: torch.Tensor
     """[R, vocab] float32; where tokens were chosen, only of rows whose logits are asked for"""
     ids: Callable[[], list[int]] | None = None
@@ -70,9 +70,12 @@ class CapturedForward:
         inputs = buffers.whole()
         with torch.inference_mode(), program.record():
             plan = backend.plan(inputs, workspace)
-            self._hidden = decoder.forward(inputs, None, kv, backend, plan)
+            attended, residual = decoder.attend(inputs, None, kv, backend, plan)
+            with program.rows("kept"):
+                kept = buffers.kept_rows
+                self._hidden = decoder.finish(compact(attended, kept), compact(residual, kept))
             with program.rows("sampled"):
-                picked = gather(self._hidden, inputs.sample_rows)
+                picked = gather(self._hidden, buffers.sample_kept)
                 self._ids = self._kept = None
                 if self._edits is not None:
                     chosen = RowInputs(
@@ -114,11 +117,12 @@ class CapturedForward:
 
     def __call__(self, batch: Batch) -> Forward:
         """Run the steps of a batch."""
-        tokens, sequences, sampled = self._buffers.load(batch)
+        sizes = self._buffers.load(batch)
         if self._edits is not None:
             self._edits.load(batch)
         num_steps = batch.num_steps
-        done = self._program.run(tokens=tokens, sequences=sequences, sampled=sampled, steps=num_steps, news=self.news)
+        sampled = sizes.sampled
+        done = self._program.run(**sizes._asdict(), steps=num_steps, news=self.news)
         if self._ids is None:
             return Forward(self._hidden, self._decoder.capped(self._logits[:sampled]))
         if num_steps == 1:

@@ -51,6 +51,7 @@ class StepSizes(NamedTuple):
     tokens: int
     sequences: int
     sampled: int
+    kept: int
 
 
 class StepBuffers:
@@ -74,6 +75,10 @@ class StepBuffers:
         self._sample_rows = buffer(sampled)
         self.row_slots = buffer(sampled)
         """Executor slot of each row that samples."""
+        self.kept_rows = buffer(tokens)
+        """Rows that a program finishes: those that sample, or all where a prompt is reported."""
+        self.sample_kept = buffer(sampled)
+        """Which of the kept rows sample."""
         self._host = _Host(self) if device == "cpu" else None
 
     @property
@@ -126,11 +131,14 @@ class _Host:
     """The buffers as numpy sees them: a copy into them is a memcpy, without a tensor made on the way."""
 
     __slots__ = (
+        "arange",
         "block_tables",
         "context_lens",
         "cu_seqlens",
+        "kept_rows",
         "positions",
         "row_slots",
+        "sample_kept",
         "sample_rows",
         "slots",
         "tokens",
@@ -145,7 +153,10 @@ class _Host:
         self.block_tables = whole.block_tables.numpy()
         self.slots = whole.slots.numpy()
         self.sample_rows = whole.sample_rows.numpy()
+        self.arange = np.arange(len(self.tokens), dtype=np.int32)
         self.row_slots = buffers.row_slots.numpy()
+        self.kept_rows = buffers.kept_rows.numpy()
+        self.sample_kept = buffers.sample_kept.numpy()
 
     def load(self, batch: Batch) -> StepSizes:
         tokens, sequences, sampled = len(batch.token_ids), len(batch.context_lens), len(batch.sample_rows)
@@ -163,7 +174,13 @@ class _Host:
         if sampled:
             self.sample_rows[:sampled] = batch.sample_rows
             self.row_slots[:sampled] = batch.row_slots
-        return StepSizes(tokens, sequences, sampled)
+        if batch.prompt_rows:
+            self.kept_rows[:tokens] = self.arange[:tokens]
+            self.sample_kept[:sampled] = batch.sample_rows
+            return StepSizes(tokens, sequences, sampled, tokens)
+        self.kept_rows[:sampled] = batch.sample_rows
+        self.sample_kept[:sampled] = self.arange[:sampled]
+        return StepSizes(tokens, sequences, sampled, sampled)
 
 
 def _put(buffer: torch.Tensor, values: np.ndarray) -> torch.Tensor:

@@ -59,12 +59,31 @@ class Decoder:
 
         `hidden` is what the rank before sent; None on the first. `kv` holds the cache of each layer.
         """
+        return self.finish(*self.attend(inputs, hidden, kv, backend, plan))
+
+    def attend(
+        self,
+        inputs: StepInputs,
+        hidden: torch.Tensor | None,
+        kv: Mapping[int, LayerKV],
+        backend: AttentionBackend,
+        plan: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the layers up to the last one's attention; return it [T, heads x head_dim] and the residual [T, hidden].
+
+        All keys and values are then written: what is left concerns each row alone, and only rows that are asked for.
+        """
         if hidden is None:
             assert self.embed is not None
             hidden = self.embed(inputs.token_ids)
-        for block in self.blocks:
+        *blocks, last = self.blocks
+        for block in blocks:
             hidden = block(hidden, inputs, kv[block.attention.layer.index], backend, plan)
-        return hidden
+        return last.attend(hidden, inputs, kv[last.attention.layer.index], backend, plan), hidden
+
+    def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """Return the hidden state [R, hidden] of rows of what `attend` returned."""
+        return self.blocks[-1].finish(attended, residual)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return float32 logits [R, vocab] of rows of the last hidden state [R, hidden]; `out` is where to put them."""
@@ -95,7 +114,16 @@ class Block:
     def __call__(
         self, x: torch.Tensor, inputs: StepInputs, kv: LayerKV, backend: AttentionBackend, plan: Any
     ) -> torch.Tensor:
-        x = self.attention(self.attn_norm(x), x, inputs, kv, backend, plan)
+        return self.finish(self.attend(x, inputs, kv, backend, plan), x)
+
+    def attend(
+        self, x: torch.Tensor, inputs: StepInputs, kv: LayerKV, backend: AttentionBackend, plan: Any
+    ) -> torch.Tensor:
+        """Write keys and values of x [T, hidden] and return its attention [T, heads x head_dim]."""
+        return self.attention(self.attn_norm(x), inputs, kv, backend, plan)
+
+    def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        x = self.attention.out(attended, residual)
         return self.mlp(self.mlp_norm(x), x)
 
 
@@ -108,15 +136,13 @@ class SelfAttention:
     kv_heads: int
     head_dim: int
 
-    def __call__(
-        self, x: Any, residual: torch.Tensor, inputs: StepInputs, kv: LayerKV, backend: AttentionBackend, plan: Any
-    ) -> torch.Tensor:
-        """Return the residual plus the attention of x, which is in the input format of `qkv`."""
+    def __call__(self, x: Any, inputs: StepInputs, kv: LayerKV, backend: AttentionBackend, plan: Any) -> torch.Tensor:
+        """Return the attention of x, which is in the input format of `qkv`, for `out` to multiply."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [T, heads + 2 kv_heads, head_dim]
         q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         q = backend.write(self.layer, Qkv(q, k, v), kv, plan, inputs)
         attended = backend.attend(self.layer, q, kv, plan)  # [T, heads, head_dim]
-        return self.out(attended.reshape(x.shape[0], -1), residual)
+        return attended.reshape(x.shape[0], -1)
 
 
 @dataclass(slots=True)

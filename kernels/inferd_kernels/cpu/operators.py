@@ -31,8 +31,16 @@ class Peaks(NamedTuple):
 
 def gather(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return rows of x [T, K] at `index` [R] int32."""
+    return _gather(x, index, empty((len(index), x.shape[1])))
+
+
+def compact(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Move rows of x [T, K] at `index` [R] int32, which ascends, to the front of it; return x."""
+    return _gather(x, index, x)
+
+
+def _gather(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     x = float_rows(x)
-    out = empty((len(index), x.shape[1]))
     count = RowCount(len(index))
     args = GatherArgs(count.address, index.data_ptr(), x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0))
     args.columns = x.shape[1]

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from inferd_kernels.cpu.arena import Arena
 from inferd_kernels.cpu.library import NO_FILE, Reads, Step, load
 
-Count = Literal["tokens", "sequences", "sampled", "steps", "step"]
+Count = Literal["tokens", "sequences", "sampled", "kept", "steps", "step"]
 
 _recording: ContextVar[Program | None] = ContextVar("recording", default=None)
 
@@ -71,20 +71,17 @@ class Program:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def run(self, *, tokens: int, sequences: int, sampled: int, steps: int = 1, news: int = NO_FILE) -> int:
+    def run(
+        self, *, tokens: int, sequences: int, sampled: int, kept: int = 0, steps: int = 1, news: int = NO_FILE
+    ) -> int:
         """Replay with these counts, which must not exceed what the buffers were made for; return the steps done.
 
         Several steps take an `advance` between them. They end early where something can be read from the file `news`.
         """
         assert self._steps is not None
         counts = self.counts
-        counts.tokens, counts.sequences, counts.sampled, counts.steps, counts.step = (
-            tokens,
-            sequences,
-            sampled,
-            steps,
-            0,
-        )
+        counts.tokens, counts.sequences, counts.sampled, counts.kept = tokens, sequences, sampled, kept
+        counts.steps, counts.step = steps, 0
         load().run(self._steps, len(self._steps), times=steps, news=news)
         return counts.step if steps > 1 else 1
 

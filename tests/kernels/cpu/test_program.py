@@ -18,7 +18,7 @@ from inferd.model.decoder import Decoder
 from inferd_client.protocol import SamplingParams
 from inferd_kernels.cpu.arena import Arena
 from inferd_kernels.cpu.library import Library
-from inferd_kernels.cpu.operators import argmax
+from inferd_kernels.cpu.operators import argmax, compact, gather
 from inferd_kernels.cpu.program import Program, empty
 from inferd_kernels.cpu.rows import norm_plain, silu_plain
 from inferd_kernels.linear import default_kernels
@@ -166,3 +166,14 @@ def test_a_computation_by_torch_cannot_slip_into_a_recording() -> None:
         with pytest.raises(RuntimeError, match="mul"):
             x.mul(2)
     assert len(program) == 1
+
+
+def test_rows_are_picked_and_moved_to_the_front() -> None:
+    x = torch.randn(9, 40)
+    index = torch.tensor([0, 3, 4, 8], dtype=torch.int32)
+    picked, rest = x[index.long()], x[4:].clone()
+    assert torch.equal(gather(x, index), picked)
+    moved = compact(x, index)
+    assert moved.data_ptr() == x.data_ptr()
+    assert torch.equal(x[:4], picked)
+    assert torch.equal(x[4:], rest)

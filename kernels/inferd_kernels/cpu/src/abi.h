@@ -104,7 +104,7 @@ struct embed_args {
     float scale;
 };
 
-/* Rows of x picked by index. */
+/* Rows of x picked by index; y may be x where the index ascends. */
 struct gather_args {
     const int32_t *rows;
     const int32_t *index;

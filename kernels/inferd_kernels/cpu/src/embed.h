@@ -29,13 +29,17 @@ static void embed_run(const void *args, int32_t chunk, int32_t chunks, struct wo
 }
 
 static int32_t gather_chunks(const void *args, int32_t threads) {
-    return split_rows(*((const struct gather_args *)args)->rows, threads);
+    const struct gather_args *a = args;
+    return split_rows(*a->rows, a->y == a->x ? 1 : threads); /* in place one after the other: rows move to the front */
 }
 
 static void gather_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
     const struct gather_args *a = args;
     (void)worker;
     int64_t rows = *a->rows;
-    for (int64_t row = rows * chunk / chunks; row < rows * (chunk + 1) / chunks; row++)
-        memcpy(a->y + row * a->y_stride, a->x + a->index[row] * a->x_stride, (size_t)a->columns * 4);
+    for (int64_t row = rows * chunk / chunks; row < rows * (chunk + 1) / chunks; row++) {
+        const float *from = a->x + a->index[row] * a->x_stride;
+        float *to = a->y + row * a->y_stride;
+        if (to != from) memcpy(to, from, (size_t)a->columns * 4);
+    }
 }
