@@ -60,12 +60,12 @@ def _of_client(error: BaseException) -> tuple[str, int] | None:
 
 def _of_daemon(error: BaseException) -> tuple[str, int] | None:
     from inferd.config.errors import ConfigError
-    from inferd.load.errors import LoadError
+    from inferd.load.errors import LoadError, NotFound
 
     if isinstance(error, ConfigError):
         return str(error), Exit.CONFIG
     if isinstance(error, LoadError):
-        return str(error), Exit.FAILURE
+        return str(error), Exit.NO_MODEL if isinstance(error, NotFound) else Exit.FAILURE
     if isinstance(error, ModuleNotFoundError):
         return f"{error.msg}; install everything the daemon needs: pip install 'inferd[daemon]'", Exit.FAILURE
     return None

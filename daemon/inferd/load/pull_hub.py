@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inferd.load.errors import LoadError
+from inferd.load.errors import LoadError, NotFound
 from inferd.load.pull import Fetched, Progress
 from inferd.load.pull_select import select_files
 from inferd.load.pull_source import HubSource
@@ -100,11 +100,11 @@ def _guarded(source: HubSource, call: Callable[[], Any]) -> Any:
     except errors.GatedRepoError:
         raise LoadError(f"{source}: access is restricted; accept its terms on the hub and run: hf auth login") from None
     except errors.RevisionNotFoundError:
-        raise LoadError(f"{source}: there is no revision {source.revision}") from None
+        raise NotFound(f"{source}: there is no revision {source.revision}") from None
     except errors.RepositoryNotFoundError:
-        raise LoadError(f"{source}: no such repository, or it is private (then run: hf auth login)") from None
+        raise NotFound(f"{source}: no such repository, or it is private (then run: hf auth login)") from None
     except errors.EntryNotFoundError as error:
-        raise LoadError(f"{source}: no such file: {_first_line(error)}") from None
+        raise NotFound(f"{source}: no such file: {_first_line(error)}") from None
     except Exception as error:  # noqa: BLE001 - its HTTP stack has many more
         raise LoadError(f"{source}: {type(error).__name__}: {_first_line(error)}; pull again to go on") from None
 

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from inferd.load.errors import LoadError
+from inferd.load.errors import NotFound
 from inferd.load.pull import Fetched, Progress
 from inferd.load.pull_select import select_files
 from inferd.load.pull_source import FileSource
@@ -24,7 +24,7 @@ def fetch_local(source: FileSource, incoming: Path, report: Progress) -> Fetched
     elif path.is_file():
         folder, entry, files = path.parent, path.name, [path.name]
     else:
-        raise LoadError(f"{path}: no such file or folder")
+        raise NotFound(f"{path}: no such file or folder")
     total = sum((folder / name).stat().st_size for name in files)
     check_space(incoming, total)
     shutil.rmtree(incoming)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from inferd.load.errors import LoadError
+from inferd.load.errors import LoadError, NotFound
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+ -]*")
 _WANTED = re.compile(
@@ -41,7 +41,7 @@ def is_safe(name: str) -> bool:
 
 def _one_gguf(wanted: str, ggufs: list[str], where: str) -> tuple[str, list[str]]:
     if wanted not in ggufs:
-        raise LoadError(f"{where} holds no {wanted!r}; GGUF files there: {', '.join(ggufs) or 'none'}")
+        raise NotFound(f"{where} holds no {wanted!r}; GGUF files there: {', '.join(ggufs) or 'none'}")
     if _SPLIT_GGUF.search(wanted):
         raise LoadError(f"{where}: {wanted} is a part of a split model; only models in one file can be loaded")
     return wanted, [wanted]

