@@ -12,12 +12,14 @@ import torch
 from inferd_kernels.cpu.library import Reads
 from inferd_kernels.cpu.pages import Slabs
 from inferd_kernels.cpu.program import RowCount, empty, launch
-from inferd_kernels.cpu.rows import Bf16Rows, Int8Rows, float_rows, quantize, round_rows, source_of
+from inferd_kernels.cpu.rows import MOST_COLUMNS, Bf16Rows, Int8Rows, float_rows, quantize, round_rows, source_of
 from inferd_kernels.cpu.structs import GROUP, NUMBERS, EmbedArgs, GemmArgs, PackArgs, address_of
 from inferd_kernels.linear import LinearKernel, RowTable, WeightImage
 from inferd_kernels.reference.forms import Packed
 
 BITS = {"u4_group": 4, "i8_group": 8}
+PAGE, LINE = 4096, 64
+"""Bytes."""
 LAYOUT = 1
 """Version of what `prepare` makes, as far as this file decides it; the C sources have their own hash."""
 DESCRIBED = tuple(field[0] for field in GemmArgs._fields_ if field[1] is ctypes.c_int32)
@@ -72,7 +74,7 @@ class CpuKernel(LinearKernel):
         return y.to(dtype)
 
     def empty(self, rows: int, columns: int, like: Any) -> torch.Tensor:
-        return empty((rows, columns))
+        return _output(rows, columns)
 
     def nbytes(self, weight: PackedMatrix) -> int:
         return weight.data.nbytes
@@ -110,7 +112,7 @@ class CpuKernel(LinearKernel):
         residual: torch.Tensor | None,
         out: torch.Tensor | None,
     ) -> torch.Tensor:
-        y = empty((rows, weight.shape[0])) if out is None else out
+        y = _output(rows, weight.shape[0]) if out is None else out
         count = RowCount(rows)
         args.rows, args.y, args.y_stride = count.address, y.data_ptr(), y.stride(0)
         if residual is not None:
@@ -135,6 +137,7 @@ class CpuPackedLinear(CpuKernel):
             and len(weight.shape) == 2
             and (weight.group == 16 or weight.group % GROUP == 0)
             and weight.shape[1] % weight.group == 0
+            and weight.shape[1] <= MOST_COLUMNS
             and scales.dtype in NUMBERS
             and (mins is None or mins.dtype == scales.dtype)
         )
@@ -210,6 +213,13 @@ class CpuBf16Linear(CpuDenseLinear):
         args.x, args.source = rows.args.out, source_of(rows)
         args.bias = address_of(bias)
         return GemmCall(args, rows)
+
+
+def _output(rows: int, columns: int) -> torch.Tensor:
+    """Return memory for rows. Whole pages from one to the next they would share sets of the caches: a line parts them."""
+    if columns * 4 % PAGE:
+        return empty((rows, columns))
+    return empty((rows, columns + LINE // 4))[:, :columns]
 
 
 def _grouped(weight: Packed) -> Packed:

@@ -22,10 +22,12 @@ from inferd_kernels.cpu.structs import (
 
 DEFERRED_ROWS = 2
 """Steps of so few rows quantize inside the multiplication: once a thread, but without a barrier."""
-SCRATCH_BYTES = 1 << 20
-"""Of each thread, as in `src/kernels.h`."""
+SCRATCH_BYTES, MADE_BYTES = 1 << 20, 1 << 18
+"""Of each thread, and of these for a row before it is quantized, as in `src/kernels.h`."""
+MOST_COLUMNS = MADE_BYTES // 4
+"""Of a row that is quantized."""
 
-OUTLIER_ABOVE = 1.5
+OUTLIER_ABOVE = 2.0
 """Squared scale of a group, in means of its row, above which its largest value is kept as it is."""
 
 
@@ -121,7 +123,7 @@ def _int8(
         outlier_above,
     )
     if recording() is not None:
-        args.deferred = min(DEFERRED_ROWS, SCRATCH_BYTES // (groups * (GROUP_BYTES + OUTLIER_BYTES) + 4))
+        args.deferred = min(DEFERRED_ROWS, (SCRATCH_BYTES - MADE_BYTES) // (groups * (GROUP_BYTES + OUTLIER_BYTES) + 4))
     count = RowCount(rows)
     args.rows = count.address
     launch("quantize", args, weight)

@@ -129,7 +129,8 @@ INLINE void add_outliers(const struct gemm_args *a, struct int8_rows x, int64_t 
         vf scale[WIDE], min[WIDE];
         group_numbers(w, BITS * 64 + h * size, a->number, scale, C);
         for (int c = 0; c < C; c++) {
-            vi code = vi_add(vi_bits(w[c] + vector * 64, (int)shift, BITS == 4 ? 15 : 255), zero);
+            vi code = vi_bits(w[c] + vector * 64, (int)shift, BITS == 4 ? 15 : 255);
+            if (a->zero) code = vi_add(code, zero);
             sum[c] = vf_fma(vf_mul(scale[c], value), vi_float(code), sum[c]);
         }
         if (HALVES == 1 || !a->has_min) continue;

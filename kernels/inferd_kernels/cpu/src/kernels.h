@@ -4,6 +4,7 @@
 #include "abi.h"
 
 #define SCRATCH_BYTES (1 << 20) /* of each thread */
+#define MADE_BYTES (1 << 18)    /* of it, at the end: a row of floats before it is quantized */
 
 struct kernels {
     const char *name;

@@ -15,18 +15,14 @@ INLINE float quantize_group(vf low, vf high, struct row_group *out) {
     vf_to_bytes(vf_mul(low, inverse), out->codes);
     vf_to_bytes(vf_mul(high, inverse), out->codes + 16);
     out->half[0] = sum_16(out->codes), out->half[1] = sum_16(out->codes + 16);
-    out->scale = peak / 127.0f;
+    out->scale = peak * (1.0f / 127.0f);
     out->sum = out->scale * (float)(out->half[0] + out->half[1]);
     return out->scale;
 }
 
 /* Quantize a group without its largest value, which is returned: the others then need not share its scale. */
-INLINE struct outlier set_apart(vf low, vf high, int64_t column, struct row_group *out) {
-    const uint32_t top = (uint32_t)vf_top_bits(low, high);
-    float x[GROUP];
-    vf_store(x, low), vf_store(x + 16, high);
-    int at = 0;
-    while ((bits_of_f32(x[at]) & 0x7fffffff) != top) at++;
+INLINE struct outlier set_apart(float *x, int64_t column, struct row_group *out) {
+    const int at = first_of_top(x, vf_top_bits(vf_load(x), vf_load(x + 16)));
     const struct outlier found = {x[at], (uint32_t)(column + at)};
     x[at] = 0.0f;
     quantize_group(vf_load(x), vf_load(x + 16), out);
@@ -65,8 +61,9 @@ INLINE vf made_lanes(const struct quant_args *a, const float *x, int64_t i, vf i
     return v;
 }
 
-static void make_row(const struct quant_args *a, int64_t row, struct int8_rows out, int64_t at) {
+static void make_row(const struct quant_args *a, int64_t row, struct int8_rows out, int64_t at, struct worker *worker) {
     const float *x = a->x + row * a->x_stride;
+    float *made = (float *)(void *)(worker->scratch + SCRATCH_BYTES - MADE_BYTES);
     const int64_t groups = (a->columns + GROUP - 1) / GROUP;
     const int64_t first = at * groups;
     vf inverse = vf_set(a->source == SOURCE_NORM ? inverse_rms(x, a->columns, a->eps) : 1.0f);
@@ -80,17 +77,22 @@ static void make_row(const struct quant_args *a, int64_t row, struct int8_rows o
         }
         if (out.halves) put_bf16(out.halves + (first + g) * GROUP, low, high);
         if (!out.groups) continue;
+        vf_store(made + g * GROUP, low), vf_store(made + g * GROUP + 16, high);
         float scale = quantize_group(low, high, out.groups + first + g);
         squares += scale * scale;
     }
     if (!out.groups) return;
     const float least = a->outlier_above * squares / (float)groups;
+    struct outlier *outliers = out.outliers + first;
     int32_t count = 0;
-    for (int64_t g = 0; g < groups; g++) {
-        struct row_group *group = out.groups + first + g;
-        if (!(group->scale * group->scale > least)) continue;
-        vf low = made_lanes(a, x, g * GROUP, inverse), high = made_lanes(a, x, g * GROUP + 16, inverse);
-        out.outliers[first + count++] = set_apart(low, high, g * GROUP, group);
+    for (uint32_t g = 0; g < groups; g++) { /* without branches, which would be guessed wrong */
+        const float scale = out.groups[first + g].scale;
+        outliers[count].column = g * GROUP;
+        count += scale * scale > least;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        const uint32_t column = outliers[i].column;
+        outliers[i] = set_apart(made + column, column, out.groups + first + column / GROUP);
     }
     out.counts[at] = count;
 }
@@ -104,9 +106,8 @@ static int32_t quantize_chunks(const void *args, int32_t threads) {
 
 static void quantize_run(const void *args, int32_t chunk, int32_t chunks, struct worker *worker) {
     const struct quant_args *a = args;
-    (void)worker;
     int64_t rows = *a->rows;
-    for (int64_t row = rows * chunk / chunks; row < rows * (chunk + 1) / chunks; row++) make_row(a, row, a->out, row);
+    for (int64_t row = rows * chunk / chunks; row < rows * (chunk + 1) / chunks; row++) make_row(a, row, a->out, row, worker);
 }
 
 /* Rows that a small step left to us, made once for each thread and operator. */
@@ -121,7 +122,7 @@ static struct int8_rows own_rows(const struct quant_args *source, struct worker 
             out.outliers = (struct outlier *)(out.groups + rows * groups);
             out.counts = (int32_t *)(out.outliers + rows * groups);
         }
-        for (int64_t row = 0; row < rows; row++) make_row(source, row, out, row);
+        for (int64_t row = 0; row < rows; row++) make_row(source, row, out, row, worker);
         worker->made = source, worker->made_in = worker->serial, worker->made_rows = out;
     }
     return worker->made_rows;

@@ -435,6 +435,20 @@ INLINE void put_bf16(uint16_t *out, vf low, vf high) {
 }
 #endif
 
+/* The first of 32 floats whose bits without sign are these. */
+INLINE int first_of_top(const float *x, int32_t top) {
+#if defined(__AVX512VNNI__)
+    const __m512i mask = _mm512_set1_epi32(0x7fffffff), bits = _mm512_set1_epi32(top);
+    const uint32_t low = _mm512_cmpeq_epi32_mask(_mm512_and_si512(_mm512_loadu_si512(x), mask), bits);
+    const uint32_t high = _mm512_cmpeq_epi32_mask(_mm512_and_si512(_mm512_loadu_si512(x + 16), mask), bits);
+    return __builtin_ctz(low | high << 16);
+#else
+    int at = 0;
+    while ((int32_t)(bits_of_f32(x[at]) & 0x7fffffff) != top) at++;
+    return at;
+#endif
+}
+
 INLINE int16_t sum_16(const int8_t *p) {
 #if defined(__x86_64__) /* distances from 0 of the bytes plus 128 */
     __m128i sums = _mm_sad_epu8(_mm_xor_si128(_mm_loadu_si128((const void *)p), _mm_set1_epi8(-128)), _mm_setzero_si128());
