@@ -216,7 +216,7 @@ class CpuBf16Linear(CpuDenseLinear):
 
 
 def _output(rows: int, columns: int) -> torch.Tensor:
-    """Return memory for rows. Whole pages from one to the next they would share sets of the caches: a line parts them."""
+    """Return memory for rows. Whole pages apart they would share sets of the caches: a line parts them."""
     if columns * 4 % PAGE:
         return empty((rows, columns))
     return empty((rows, columns + LINE // 4))[:, :columns]

@@ -61,6 +61,14 @@ INLINE vf made_lanes(const struct quant_args *a, const float *x, int64_t i, vf i
     return v;
 }
 
+/* Ask for a group of the next row: half of what a multiplication wrote lies in the caches of other cores. */
+INLINE void fetch_ahead(const struct quant_args *a, const float *x) {
+    for (int i = 0; i < GROUP; i += 16) {
+        __builtin_prefetch(x + i);
+        if (a->source == SOURCE_SILU) __builtin_prefetch(x + a->columns + i);
+    }
+}
+
 static void make_row(const struct quant_args *a, int64_t row, struct int8_rows out, int64_t at, struct worker *worker) {
     const float *x = a->x + row * a->x_stride;
     float *made = (float *)(void *)(worker->scratch + SCRATCH_BYTES - MADE_BYTES);
@@ -69,6 +77,7 @@ static void make_row(const struct quant_args *a, int64_t row, struct int8_rows o
     vf inverse = vf_set(a->source == SOURCE_NORM ? inverse_rms(x, a->columns, a->eps) : 1.0f);
     float squares = 0;
     for (int64_t g = 0; g < groups; g++) {
+        fetch_ahead(a, x + a->x_stride + g * GROUP);
         vf low = made_lanes(a, x, g * GROUP, inverse), high = made_lanes(a, x, g * GROUP + 16, inverse);
         if (a->plain) {
             float *plain = a->plain + row * a->columns + g * GROUP;
