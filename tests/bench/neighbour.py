@@ -54,11 +54,10 @@ def child(folder: str, threads: int, seconds: float) -> None:
         prompt = [(j * 7 + turn) % 1000 for j in range(16)]
         engine.submit(Submit(key=f"r{turn}", client="c", prompt=prompt, sampling=sampling, eos_ids=()))
         engine.step()
-        steps, start = 0, time.monotonic()
+        tokens, start = 0, time.monotonic()
         while engine.has_work and time.monotonic() - start < seconds:
-            engine.step()
-            steps += 1
-        print(steps / (time.monotonic() - start), flush=True)
+            tokens += sum(len(output.ids) for output in engine.step().outputs)
+        print(tokens / (time.monotonic() - start), flush=True)
         engine.abort(f"r{turn}")
 
 
