@@ -206,6 +206,8 @@ class StepStats(Msg, array_like=True, gc=False):
     """Output tokens of the rows that verified drafts."""
     overlap: Overlap | None = None
     """Of the step that this is the outcome of; None = of none."""
+    later_steps: int = 0
+    """Steps of decoding that the same call took after the first."""
 
 
 class Charges(Msg, array_like=True, gc=False):

@@ -133,6 +133,13 @@ def _stats(**values: int) -> StepStats:
     return StepStats(**(zero | {"now": 0.0, "prefill_s": 0.1, "decode_s": 0.0, "overlap": None} | values))
 
 
+def test_several_steps_of_a_call_are_timed_as_steps() -> None:
+    metrics = Metrics()
+    metrics.step(_stats(now=1, decode_s=6, decoding=1, later_steps=2), None)
+    found = metrics.latencies(1.0)
+    assert (found["decode"].count, found["decode"].p50) == (3, 2)
+
+
 def test_steps_with_drafts_are_timed_apart() -> None:
     metrics = Metrics()
     metrics.step(_stats(now=1, decode_s=2, decoding=1), None)

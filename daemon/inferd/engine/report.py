@@ -46,6 +46,7 @@ class Work:
         "drafted",
         "emitted",
         "kv_bytes",
+        "later_steps",
         "overlap",
         "prefill_flops",
         "prefill_s",
@@ -58,7 +59,7 @@ class Work:
         self.demand = demand
         self.prefill_s = self.decode_s = self.prefill_flops = self.kv_bytes = 0.0
         self.prefill_tokens = self.decode_tokens = self.drafted = self.accepted = self.emitted = self.verifying = 0
-        self.weight_bytes = 0
+        self.weight_bytes = self.later_steps = 0
         self.charges = Charges()
         self.overlap: Overlap | None = None
 
@@ -66,7 +67,7 @@ class Work:
         counts = plan.counts
         first = counts.decode + counts.verify
         decoding, prefilling = plan.rows[:first], plan.rows[first:]
-        self.verifying = counts.verify
+        self.verifying, self.later_steps = counts.verify, num_steps - 1
         self.prefill_tokens = sum([row.num_tokens for row in prefilling])
         self.decode_tokens = sum([len(output.ids) for output in outputs])
         self.drafted = sum([len(row.drafts) for row in plan.rows[counts.decode : first]])
@@ -139,4 +140,5 @@ def step_stats(scheduler: Scheduler, work: Work, now: float) -> StepStats:
         kv_bytes=work.kv_bytes,
         emitted=work.emitted,
         overlap=work.overlap,
+        later_steps=work.later_steps,
     )

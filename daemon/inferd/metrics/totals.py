@@ -72,7 +72,10 @@ class Metrics:
         if stats.overlap is not None:
             self.count("engine_steps_total", overlap=stats.overlap)
         if stats.decode_s > 0:
-            self.record("verify" if stats.verifying else "decode", stats.decode_s, stats.now)
+            phase = "verify" if stats.verifying else "decode"
+            num_steps = 1 + stats.later_steps
+            for _ in range(num_steps):
+                self.record(phase, stats.decode_s / num_steps, stats.now)
             weights = weight_share(stats)
             self.count("decode_weight_seconds_total", stats.decode_s * weights)
             self.count("decode_kv_seconds_total", stats.decode_s * (1 - weights))
