@@ -118,10 +118,8 @@ def _int8(
     made = empty((rows, groups * GROUP_BYTES), torch.uint8)
     outliers, counts = empty((rows, groups * OUTLIER_BYTES), torch.uint8), empty((rows,), torch.int32)
     args = _args(x, columns, source, weight, eps)
-    args.out, args.outlier_above = (
-        Int8RowsStruct(made.data_ptr(), outliers.data_ptr(), counts.data_ptr()),
-        outlier_above,
-    )
+    args.out = Int8RowsStruct(made.data_ptr(), outliers.data_ptr(), counts.data_ptr())
+    args.outlier_above = outlier_above
     if recording() is not None:
         args.deferred = min(DEFERRED_ROWS, (SCRATCH_BYTES - MADE_BYTES) // (groups * (GROUP_BYTES + OUTLIER_BYTES) + 4))
     count = RowCount(rows)

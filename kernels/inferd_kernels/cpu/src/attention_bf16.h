@@ -20,31 +20,17 @@ struct wide_tile {
     const float *k_scale, *v_scale; /* of one-byte numbers, or null: what scores and weights are multiplied by */
 };
 
-/* Copy the keys and values of blocks that do not hold whole sixteens. */
-static void stage_pairs(struct scan *s, int64_t start, int64_t count) {
+/* Copy keys and values of any block and width as bf16, which holds them exactly: the low halves of their floats are zero. */
+static void stage_any(struct scan *s, int64_t start, int64_t count) {
     const struct attend_args *a = s->a;
-    const int64_t pairs = a->width / 2, size = a->block_size;
+    const int64_t pairs = a->width / 2;
     uint32_t *keys = (uint32_t *)s->keys;
     uint16_t *values = (uint16_t *)s->values;
     for (int64_t key = 0; key < count; key++) {
-        const int64_t plane = plane_of(s, start + key), offset = (start + key) % size;
-        const uint32_t *from = (const uint32_t *)((const uint16_t *)a->k_cache + plane) + offset;
-        for (int64_t d = 0; d < pairs; d++) keys[(key / 16 * pairs + d) * 16 + key % 16] = from[d * size];
-        memcpy(values + key * a->width, (const uint16_t *)a->v_cache + plane + offset * a->width, (size_t)a->width * 2);
-    }
-}
-
-/* The same for keys and values of one byte, which leave the low halves of a float zero. */
-static void stage_bytes(struct scan *s, int64_t start, int64_t count) {
-    const struct attend_args *a = s->a;
-    const int64_t pairs = a->width / 2, size = a->block_size;
-    uint32_t *keys = (uint32_t *)s->keys;
-    uint16_t *values = (uint16_t *)s->values;
-    for (int64_t key = 0; key < count; key++) {
-        const int64_t plane = plane_of(s, start + key), offset = (start + key) % size;
+        const int64_t plane = plane_of(s, start + key), offset = (start + key) % a->block_size;
         for (int64_t d = 0; d < pairs; d++) {
-            const float even = number_at(a->k_cache, plane + 2 * d * size + offset, a->number);
-            const float odd = number_at(a->k_cache, plane + (2 * d + 1) * size + offset, a->number);
+            const float even = number_at(a->k_cache, plane + key_index(a, 2 * d, offset), a->number);
+            const float odd = number_at(a->k_cache, plane + key_index(a, 2 * d + 1, offset), a->number);
             keys[(key / 16 * pairs + d) * 16 + key % 16] = bits_of_f32(even) >> 16 | bits_of_f32(odd);
         }
         for (int64_t d = 0; d < a->width; d++)
@@ -52,7 +38,7 @@ static void stage_bytes(struct scan *s, int64_t start, int64_t count) {
     }
 }
 
-/* The same for whole sixteens of both. */
+/* The same of one-byte numbers, for whole sixteens of both. */
 INLINE void stage_bytes_wide(struct scan *s, int64_t start, int64_t count, const int number) {
     const struct attend_args *a = s->a;
     const int64_t width = a->width, size = a->block_size;
@@ -87,10 +73,9 @@ static struct wide_tile view_wide(struct scan *s, int64_t start, int64_t count) 
     struct wide_tile t = {.k_stride = staged ? 16 : a->block_size, .v_stride = a->width, .to = count};
     t.from = s->low > start ? s->low - start : 0;
     if (bytes) stage_scales(s, start, count), t.k_scale = s->scales, t.v_scale = s->scales + WIDE_KEYS;
-    if (!bytes && !whole) stage_pairs(s, start, count);
-    else if (bytes && !(whole && a->width % 16 == 0)) stage_bytes(s, start, count);
+    if (staged && !(whole && a->width % 16 == 0)) stage_any(s, start, count);
     else if (a->number == NUMBER_I8) stage_bytes_wide(s, start, count, NUMBER_I8);
-    else if (bytes) stage_bytes_wide(s, start, count, NUMBER_F8);
+    else if (a->number == NUMBER_F8) stage_bytes_wide(s, start, count, NUMBER_F8);
     for (int64_t i = 0; i < 4; i++) {
         int64_t key = i * 16 < count ? i * 16 : 0;
         if (staged) {
